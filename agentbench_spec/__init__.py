@@ -1,0 +1,1 @@
+"""Measure speculative decoding where it is used today: inside agents."""

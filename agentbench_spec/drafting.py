@@ -1,0 +1,243 @@
+"""Public interface for drafter authors. One file; nothing else need be read to write a drafter.
+
+**Text.** The text of a row is its list of committed token ids. Its last token is the *anchor*: the target chose it
+but has not run it yet. After every call, positions `0 .. len(text) - 2` have been through the target.
+
+**Rows and counts.** The engine decodes B rows at once. Tensors keep their shape; how many positions count is data
+(`Span.count`, `Proposal.count`). A rejected position is not counted and is overwritten the next time, so rolling
+back costs nothing.
+
+**Life of a drafter.**
+
+    open(target, rows=..., capacity=...)       once
+    turn:
+      truncate(row, length)                    only when history was rewritten
+      observe(span) ...                        the new context, one span per prefill chunk; then the anchor exists
+      repeat: propose(anchor, position, k)     leaves no trace
+              observe(span)                    what the target made of it
+      truncate(row, length)                    a measured continuation is thrown away
+
+A drafter in ten lines:
+
+    class Echo(SequenceDrafter):
+        spec = DrafterSpec(name="echo")
+
+        def propose_one(self, row, text, k):
+            return text[-1:] * k                # token ids; may be shorter than k, or empty
+
+    def make(**options):
+        return Echo()
+
+Axes: B rows, n positions, k drafted, S tapped layers, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from agentbench_spec.errors import ConfigError, ContractError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "ConfigError",
+    "ContractError",
+    "DraftSampler",
+    "Drafter",
+    "DrafterFactory",
+    "DrafterSpec",
+    "Proposal",
+    "SequenceDrafter",
+    "Span",
+    "TargetInfo",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """What a drafter is and what it needs from the target."""
+
+    name: str
+    hidden_layers: tuple[int, ...] = ()
+    """Target states wanted, in this order: 0-based decoder-layer outputs; -1 is the embedding output; the last
+    layer's id means the state *after* the final norm."""
+    hidden_scope: Literal["none", "last", "all"] = "none"
+    """Positions for which `Span.hidden` is filled: none, only position `count - 1`, or all."""
+    max_tokens: int | None = None
+    """Most tokens the drafter can propose in a round; None: no limit. The engine asks for at most this many."""
+    max_positions: int | None = None
+    """Longest text the drafter supports; longer turns get the status `draft_limit` instead of a bad number."""
+    history_free: bool = False
+    """True if the drafter's state does not grow with the text. Only then may its maintenance be reported as zero."""
+    fused_ingest: bool = False
+    """True if `propose` also does work that belongs to `observe`; maintenance is then null, never 0."""
+    version: str = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """The target model, as far as a drafter may look at it."""
+
+    name: str
+    vocab_size: int
+    """V: rows of the embedding table (padded vocabulary, not tokenizer length)."""
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    """Trained context window in tokens."""
+    dtype: torch.dtype
+    device: torch.device
+    config: Any
+    """The transformers configuration of the target."""
+    embed_tokens: nn.Module
+    """ids [...] int64 -> embeddings [..., H]. Do not mutate."""
+    lm_head: nn.Module
+    """hidden states after the final norm [..., H] -> logits [..., V]. Do not mutate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions the target evaluated; the first `count` of each row are committed, the rest is padding.
+
+    Everything a drafter knows at positions >= `start` is void when a span arrives.
+    """
+
+    rows: Tensor
+    """[B] int64: engine row of each sequence."""
+    start: Tensor
+    """[B] int64: text position of the first token fed."""
+    count: Tensor
+    """[B] int64: 0..n positions that are committed; 0 leaves the row as it is."""
+    input_ids: Tensor
+    """[B, n] int64: token fed at position start + i."""
+    next_ids: Tensor
+    """[B, n] int64: token that follows it; next_ids[b, count - 1] is the anchor."""
+    hidden: Tensor | None = None
+    """[B, n, S, H] (scope "all"), [B, 1, S, H] (scope "last": position count - 1), target dtype; else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens a drafter guesses to follow the anchor."""
+
+    ids: Tensor
+    """[B, k] int64 in the target's vocabulary, anchor not included; k may be 0."""
+    probs: Tensor | None = None
+    """[B, k, V] float32: the distribution each token was drawn from; None: point mass on `ids`."""
+    count: Tensor | None = None
+    """[B] int64: leading tokens that count, 0..k; None: all k. Keep it on the CPU if the host knows it: the engine
+    then verifies no more positions than the longest row needs."""
+
+
+class DraftSampler(Protocol):
+    """Draws draft tokens the way the run is configured; one generator per (seed, rollout, turn, drafter)."""
+
+    @property
+    def greedy(self) -> bool:
+        """True at temperature 0."""
+        ...
+
+    def draw(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """logits [B, V] -> token ids [B] int64 and their distribution [B, V] float32 (None when greedy)."""
+        ...
+
+
+class Drafter:
+    """Base of every drafter; override what you need. Only `spec` and `propose` have no useful default."""
+
+    spec: DrafterSpec
+    sampler: DraftSampler
+    """Set by the engine before `propose`. Drafters that ignore it propose point masses, which is always exact."""
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        """Allocate state for `rows` sequences of at most `capacity` tokens.
+
+        Raises ConfigError if this drafter does not fit the target; the message names the quantity that differs.
+        """
+
+    def observe(self, span: Span) -> None:
+        """Take in committed positions: prefill chunks and verified rounds alike. The only call that adds state."""
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        """Guess up to k tokens after `anchor` [B] int64, which sits at text position `position` [B] int64.
+
+        B is all engine rows; a row that is not decoding has position -1 and its guesses are ignored.
+        Must leave no trace: asked twice, it answers the same.
+        """
+        raise NotImplementedError
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget positions >= length of `row`. The token at position `length` arrives again before it is used."""
+
+    def state_bytes(self, row: int) -> int:
+        """Bytes held for `row` that grow with the text; 0 for a history-free drafter."""
+        return 0
+
+
+DrafterFactory = Callable[..., Drafter]
+"""What an entry point or "module:factory" names: keyword options in, drafter out."""
+
+
+class SequenceDrafter(Drafter):
+    """Lifts a one-sequence drafter in plain Python to the row interface by looping over the rows.
+
+    Subclasses implement `propose_one(text, k)` and, if they keep an index, `extend_one` and `truncate_one`.
+    They never see hidden states.
+    """
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        self._texts: list[list[int]] = [[] for _ in range(rows)]
+
+    def observe(self, span: Span) -> None:
+        starts, counts = span.start.tolist(), span.count.tolist()
+        fed = span.input_ids.tolist()
+        for b, row in enumerate(span.rows.tolist()):
+            if counts[b]:
+                self.truncate(row, starts[b])
+                if len(self._texts[row]) != starts[b]:
+                    raise ContractError(
+                        f"{self.spec.name}: span of row {row} starts at {starts[b]}, text has {len(self._texts[row])}"
+                    )
+                new = fed[b][: counts[b]]
+                self._texts[row].extend(new)
+                self.extend_one(row, new)
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        guesses = []
+        for row, (token, at) in enumerate(zip(anchor.tolist(), position.tolist(), strict=True)):
+            text = self._texts[row]
+            if at < 0:
+                guesses.append([])
+                continue
+            if at != len(text):
+                raise ContractError(f"{self.spec.name}: anchor of row {row} is at {at}, text has {len(text)} tokens")
+            text.append(token)
+            try:
+                guesses.append(list(self.propose_one(row, text, k))[:k] if k else [])
+            finally:
+                text.pop()
+        count = torch.tensor([len(g) for g in guesses])
+        width = int(count.max())
+        ids = torch.tensor([g + [0] * (width - len(g)) for g in guesses], dtype=torch.int64).view(len(guesses), width)
+        return Proposal(ids=ids.to(anchor.device), count=count)
+
+    def truncate(self, row: int, length: int) -> None:
+        if length < len(self._texts[row]):
+            del self._texts[row][length:]
+            self.truncate_one(row, length)
+
+    def propose_one(self, row: int, text: Sequence[int], k: int) -> Sequence[int]:
+        """Guess at most k tokens to follow `text` (anchor last). Do not mutate or keep `text`."""
+        raise NotImplementedError
+
+    def extend_one(self, row: int, tokens: Sequence[int]) -> None:
+        """`tokens` were added at the end of `row`'s text (the anchor is not among them)."""
+
+    def truncate_one(self, row: int, length: int) -> None:
+        """`row`'s text was cut to `length` tokens."""

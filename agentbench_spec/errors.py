@@ -1,0 +1,39 @@
+"""What can go wrong, cut along what the reader does next.
+
+AgentBenchError
+├── ConfigError        your input: the message names the file, line and field, and the way out
+├── ContractError      a plugin (drafter or workload) broke its contract: its author must act
+└── MeasurementError   the measurement is void: do not quote it
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AgentBenchError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class ConfigError(AgentBenchError):
+    """The user's input cannot be used; the message says where it is wrong and what would be right."""
+
+
+class ContractError(AgentBenchError):
+    """A drafter or workload plugin did something its interface forbids."""
+
+
+class MeasurementError(AgentBenchError):
+    """A run broke one of the invariants that make its numbers mean anything."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """A ConfigError for an unknown `name`, with the nearest known one as a hint.
+
+    kind: what was looked for, such as "drafter"; known: the names that exist.
+    """
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known) or 'none installed'}")

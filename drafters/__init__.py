@@ -1,0 +1,1 @@
+"""Built-in drafters. They come through the same entry points as a third party's."""

@@ -1,0 +1,1 @@
+"""Networks and checkpoint loaders of the drafters; no loop logic."""

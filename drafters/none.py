@@ -1,0 +1,20 @@
+"""Plain decoding as a drafter: it proposes nothing, so every round is one target step. The baseline of every speed-up."""
+
+from __future__ import annotations
+
+from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal
+from torch import Tensor
+
+
+class NoDrafter(Drafter):
+    """Proposes zero tokens."""
+
+    spec = DrafterSpec(name="none", max_tokens=0, history_free=True)
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        return Proposal(ids=anchor.new_empty((len(anchor), 0)))
+
+
+def make() -> NoDrafter:
+    """The baseline; takes no options."""
+    return NoDrafter()

@@ -1,0 +1,1 @@
+"""Rollouts shipped with the repository; see NOTICE."""
