@@ -1,9 +1,10 @@
-"""Plain decoding as a drafter: it proposes nothing, so every round is one target step. The baseline of every speed-up."""
+"""Plain decoding as a drafter: it proposes nothing, so every round is one target step. The baseline."""
 
 from __future__ import annotations
 
-from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal
 from torch import Tensor
+
+from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal
 
 
 class NoDrafter(Drafter):
