@@ -99,49 +99,56 @@ def decode(
     device = target.info.device
     live = [turn for turn in turns if turn is not None]
     for turn in live:
-        turn.end(limits)
+        turn.end(limits)  # a turn may end on its prefill token: no round, no τ
     while any(turn.stop_reason is None for turn in live):
         decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
         with clock.phase("draft"):
             anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
             position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-            proposal = trim(checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target))
+            proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
+            drafts, probs, count = trimmed(proposal, device)
         with clock.phase("verify"):
             start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
-            block = torch.cat([anchor[:, None], proposal.ids], dim=1)  # [B, 1 + k]
+            block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
             evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
         with clock.phase("accept"):
-            verdict = accept(evaluated, proposal, decoding, sampler)
-            next_ids = torch.cat([block[:, 1:], block[:, :1]], dim=1).scatter(
+            verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler)
+            # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
+            next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
                 1, verdict.matched[:, None], verdict.next_ids[:, None]
             )
-            counted = (
-                torch.full_like(verdict.matched, proposal.ids.shape[1])
-                if proposal.count is None
-                else (proposal.count.to(device))
-            )
+            outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one sync
             kept = [0] * len(turns)
-            summary = torch.cat([next_ids, verdict.matched[:, None], counted[:, None]], dim=1).tolist()  # the one sync
             for row, turn in enumerate(decoding):
                 if turn is not None:
-                    *tokens, matched, proposed = summary[row]
+                    *tokens, matched, proposed = outcome[row]
                     kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
                     target.commit(row, turn.position)
         with clock.phase("draft_append"):
             drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
 
 
-def accept(evaluated: Evaluated, proposal: Proposal, decoding: Sequence[Turn | None], sampler: RowSampler) -> Verdict:
-    """The target's word on a round: equality with its own choice (greedy, forced), or rejection sampling."""
-    logits, drafts, k = evaluated.logits, proposal.ids, proposal.ids.shape[1]
-    count = None if proposal.count is None else proposal.count.to(logits.device)
+def accept(
+    logits: Tensor,
+    drafts: Tensor,
+    probs: Tensor | None,
+    count: Tensor,
+    decoding: Sequence[Turn | None],
+    sampler: RowSampler,
+) -> Verdict:
+    """The target's word on a round: equality with its own choice (greedy, forced), or rejection sampling.
+
+    logits [B, k + 1, V]; drafts [B, k]; probs [B, k, V] or None; count [B].
+    """
+    k = drafts.shape[1]
     if any(turn is not None and turn.reference is not None for turn in decoding):
-        return accept_equal(recorded(decoding, k + 1, logits.device), drafts, count)
+        verdict = accept_equal(recorded(decoding, k + 1, logits.device), drafts, count)
+        return Verdict(verdict.matched, verdict.next_ids.clamp_min(0))  # past the record's end: clipped by the turn
     if sampler.greedy:
         return accept_equal(logits.argmax(-1), drafts, count)
     p = probabilities(logits, sampler.sampling)
     uniform = sampler.uniform(k + 1)
-    matched, following = accept_sampled(p, drafts, proposal.probs, uniform[:, :k], count)
+    matched, following = accept_sampled(p, drafts, probs, uniform[:, :k], count)
     return Verdict(matched, pick(following, uniform[:, k]))
 
 
@@ -173,13 +180,18 @@ def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Tar
     return proposal
 
 
-def trim(proposal: Proposal) -> Proposal:
-    """Drop columns that no row counts, where the host knows the counts: verifying padding costs target time."""
-    if proposal.count is None or proposal.count.device.type != "cpu":
-        return proposal
-    width = int(proposal.count.max())
-    probs = None if proposal.probs is None else proposal.probs[:, :width]
-    return Proposal(proposal.ids[:, :width], probs, proposal.count)
+def trimmed(proposal: Proposal, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no row counts, if the host knows them.
+
+    Verifying padding costs target time; asking a device for its counts would cost a sync.
+    """
+    ids, probs, count = proposal.ids, proposal.probs, proposal.count
+    if count is None:
+        return ids, probs, ids.new_full((len(ids),), ids.shape[1])
+    if count.device.type == "cpu":
+        width = int(count.max())
+        ids, probs = ids[:, :width], None if probs is None else probs[:, :width]
+    return ids, probs, count.to(device)
 
 
 def span_of(

@@ -90,7 +90,8 @@ class EventClock(Clock):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         began.record()
         try:
             yield
@@ -108,7 +109,13 @@ class EventClock(Clock):
 def clocks(mode: str, device: torch.device) -> list[type[Clock]]:
     """The passes a turn is decoded in: `mode` is host, wall, attribution or both."""
     attribution: type[Clock] = EventClock if device.type == "cuda" else HostClock
-    return {"host": [attribution], "wall": [Clock], "attribution": [attribution], "both": [Clock, attribution]}[mode]
+    passes: dict[str, list[type[Clock]]] = {
+        "host": [attribution],
+        "wall": [Clock],
+        "attribution": [attribution],
+        "both": [Clock, attribution],
+    }
+    return passes[mode]
 
 
 def resolve_mode(mode: str, device: torch.device) -> str:

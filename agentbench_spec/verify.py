@@ -68,10 +68,7 @@ def next_distribution(p: Tensor, drafts: Tensor, q: Tensor | None, matched: Tens
     if k == 0:
         return target
     at = matched.clamp_max(k - 1)
-    if q is None:
-        offered = torch.zeros_like(target).scatter_(1, drafts[row, at][:, None], 1.0)
-    else:
-        offered = q[row, at]
+    offered = torch.zeros_like(target).scatter_(1, drafts[row, at][:, None], 1.0) if q is None else q[row, at]
     rejected = matched < (k if count is None else count)
     return torch.where(rejected[:, None], residual(target, offered), target)
 
