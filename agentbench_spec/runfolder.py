@@ -35,7 +35,7 @@ from agentbench_spec.records import (
     row_line,
     rows_table,
 )
-from agentbench_spec.summary import summarise, summary_dict
+from agentbench_spec.summary import Summary, summarise, summary_dict
 
 MANIFEST, TURNS, ROUNDS, ROLLOUTS = "manifest.json", "turns.jsonl", "rounds.jsonl", "rollouts.jsonl"
 PARQUET, SUMMARY, LOCK = "turns.parquet", "summary.json", ".lock"
@@ -106,7 +106,7 @@ class RunWriter:
         self._append(ROLLOUTS, json.dumps(line, ensure_ascii=False) + "\n")
         self.completed |= {rollout}
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, *, include_degenerate: bool = False, seed: int = 0) -> Summary:
         """Write `turns.parquet` and `summary.json`, release the folder, and return the summary.
 
         Raises MeasurementError if a rollout has rows but was never declared complete.
@@ -117,8 +117,8 @@ class RunWriter:
         partial = self.folder / (PARQUET + ".tmp")
         pq.write_table(rows_table(rows), partial)
         partial.replace(self.folder / PARQUET)
-        summary = summary_dict(summarise(rows))
-        write_json_atomic(self.folder / SUMMARY, summary)
+        summary = summarise(rows, include_degenerate=include_degenerate, seed=seed)
+        write_json_atomic(self.folder / SUMMARY, summary_dict(summary))
         self.manifest["finished"] = now()
         write_json_atomic(self.folder / MANIFEST, self.manifest)
         self.close()
