@@ -211,7 +211,7 @@ def _parse(adapter: TypeAdapter[_Row], line: str | bytes, path: Path, number: in
     values = parse_object(line, path, number)
     refuse_newer(values.get("schema"), f"{path}:{number}")
     try:
-        return adapter.validate_python(values)
+        return adapter.validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -137,23 +137,30 @@ def _speedup_cell(own: DrafterSummary) -> str:
 def _identical_cell(found: Losslessness) -> str:
     if not found.compared:
         return "-"
-    extra = [f"{found.ties} ties"] if found.ties else []
-    extra += [f"{found.errors} ERRORS"] if found.errors else []
+    extra = [_count(found.ties, "tie")] if found.ties else []
+    extra += [_count(found.errors, "ERROR")] if found.errors else []
     return f"{found.identical}/{found.compared}" + (f" ({', '.join(extra)})" if extra else "")
 
 
 def notes(summary: Summary) -> list[str]:
     """The lines below the table: turns left out, turns without a round, thin intervals, warnings."""
-    lines = []
-    for own in summary.drafters:
-        lines += [f"{own.drafter}: {count} turns left out: {reason}" for reason, count in own.left_out.items()]
-        if own.zero_round_turns:
-            lines.append(f"{own.drafter}: {own.zero_round_turns} turns ended on the prefill token and have no τ")
-        if own.degenerate_turns and "degenerate" not in own.left_out:
-            lines.append(f"{own.drafter}: {own.degenerate_turns} repetition loops are counted (asked for)")
+    lines = [f"{own.drafter}: {note}" for own in summary.drafters for note in _drafter_notes(own)]
     thin = {own.speedup_interval.note for own in summary.drafters if own.speedup_interval and own.speedup_interval.note}
     lines += [f"intervals: {note}" for note in sorted(thin)]
     return lines + [f"warning: {text}" for text in summary.warnings]
+
+
+def _drafter_notes(own: DrafterSummary) -> Iterator[str]:
+    for reason, count in own.left_out.items():
+        yield f"{_count(count, 'turn')} left out: {reason}"
+    if own.zero_round_turns:
+        yield f"{_count(own.zero_round_turns, 'turn')} ended on the prefill token, without a τ"
+    if own.degenerate_turns and "degenerate" not in own.left_out:
+        yield f"{_count(own.degenerate_turns, 'repetition loop')} counted, as asked for"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s" if noun.islower() else "S")
 
 
 def _number(value: float | None) -> str:

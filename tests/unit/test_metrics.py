@@ -77,7 +77,7 @@ def test_turn_without_a_round_is_null_and_not_averaged() -> None:
     assert metrics.tau([empty]) == metrics.Mean(None, None)
     summary = summarise([empty, normal])
     assert (summary.drafters[0].turns, summary.drafters[0].zero_round_turns) == (2, 1)
-    assert "ngram: 1 turns ended on the prefill token and have no τ" in notes(summary)
+    assert "ngram: 1 turn ended on the prefill token, without a τ" in notes(summary)
 
 
 def test_pooled_and_macro_tau_are_both_given() -> None:
@@ -95,7 +95,7 @@ def test_repetition_loop_is_left_out_and_counted() -> None:
     summary = summarise([healthy, loop])
     (own,) = summary.drafters
     assert (own.tau.pooled, own.turns, own.left_out) == (2.0, 1, {"degenerate": 1})
-    assert "ngram: 1 turns left out: degenerate" in notes(summary)
+    assert "ngram: 1 turn left out: degenerate" in notes(summary)
     assert any("all 2 turns hit the length cap" in text for text in summary.warnings)
     asked_for = summarise([healthy, loop], include_degenerate=True).drafters[0]
     assert asked_for.tau.pooled == pytest.approx((6 + 896) / 115)
@@ -130,7 +130,7 @@ def test_statuses_are_left_out_by_reason() -> None:
     summary = summarise(rows)
     assert summary.drafters[0].left_out == {"draft_limit": 1, "error": 1, "oversized": 1}
     assert summary.drafters[0].tau.pooled == 4.0
-    assert "ngram: 1 turns left out: oversized" in notes(summary)
+    assert "ngram: 1 turn left out: oversized" in notes(summary)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_losslessness_tells_ties_from_errors() -> None:
         make_row("d", matched=[1]),
     ]
     assert metrics.losslessness(rows) == metrics.Losslessness(compared=3, identical=1, ties=1, errors=1)
-    assert "1/3 (1 ties, 1 ERRORS)" in _screen(rows)
+    assert "1/3 (1 tie, 1 ERROR)" in _screen(rows)
 
 
 def test_acceptance_by_position_counts_only_what_was_proposed() -> None:
