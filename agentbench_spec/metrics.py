@@ -240,14 +240,15 @@ def _periodic_tail(tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]], peri
     return max(end - start - 1 + period for start, end in pairwise(edges) if end >= late)
 
 
-def warnings(rows: Iterable[TurnRow]) -> list[str]:
+def warnings(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> list[str]:
     """Reasons to distrust the figures: every turn at the length cap, or drafters averaged over different turns."""
     found, covered = [], {}
-    for drafter, own in by_drafter(counted(rows, include_degenerate=True)).items():
-        covered[drafter] = {turn_of(row) for row in own}
-        if len(own) > 1 and all(row.stop_reason == "length" for row in own):
-            found.append(f"{drafter}: all {len(own)} turns hit the length cap; replies were cut, or the model loops")
-    if len(set(map(frozenset, covered.values()))) > 1:
+    for drafter, own in by_drafter(rows).items():
+        ended = [row.stop_reason for row in counted(own, include_degenerate=True)]
+        if len(ended) > 1 and set(ended) == {"length"}:
+            found.append(f"{drafter}: all {len(ended)} turns hit the length cap; replies were cut, or the model loops")
+        covered[drafter] = frozenset(turn_of(row) for row in counted(own, include_degenerate=include_degenerate))
+    if len(set(covered.values())) > 1:
         sizes = ", ".join(f"{drafter} {len(turns)}" for drafter, turns in covered.items())
         found.append(f"drafters are averaged over different turns ({sizes}); only speed-ups are paired")
     return found

@@ -228,7 +228,7 @@ def _lock(folder: Path) -> IO[str]:
     file = (folder / LOCK).open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         file.seek(0)
         owner = file.read().strip() or "unknown"
         file.close()

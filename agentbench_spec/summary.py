@@ -64,7 +64,7 @@ def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False, seed
         _summarise_drafter(rows, own, include_degenerate=include_degenerate, seed=seed)
         for own in metrics.by_drafter(rows).values()
     ]
-    return Summary(drafters, metrics.warnings(rows))
+    return Summary(drafters, metrics.warnings(rows, include_degenerate=include_degenerate))
 
 
 def _summarise_drafter(

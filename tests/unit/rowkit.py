@@ -34,7 +34,7 @@ def make_row(
         "clock": "host",
     }
     if matched is not None:
-        values |= _counts(list(matched), emitted, fields.get("k", 0 if drafter == "none" else 7))
+        values |= _counts(list(matched), emitted, 0 if drafter == "none" else fields.get("k", 7))
     return TurnRow(**(values | fields))
 
 
