@@ -172,7 +172,9 @@ def _unknown_option(label: str, name: str, accepted: Iterable[str]) -> str:
 def _checked(factory: _Factory, made: Any, lacks: Callable[[Any], list[str]]) -> Any:
     missing = lacks(made)
     if missing:
-        raise ContractError(f"{factory.label}: the factory returned {type(made).__name__}, lacking {', '.join(missing)}")
+        raise ContractError(
+            f"{factory.label}: the factory returned {type(made).__name__}, lacking {', '.join(missing)}"
+        )
     return made
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentbench_spec.drafting import ConfigError, DrafterSpec, SequenceDrafter, TargetInfo
-from agentbench_spec_drafters.automaton import SuffixAutomaton
+
+from .automaton import SuffixAutomaton
 
 
 class SuffixDrafter(SequenceDrafter):
@@ -49,7 +50,7 @@ class SuffixDrafter(SequenceDrafter):
         guess: list[int] = []
         state, probability = start, 1.0
         while len(guess) < limit:
-            # The text ends in the anchor, which is not indexed yet: past the end comes the anchor, then the match again.
+            # The anchor is not indexed yet: past the end of the index comes the anchor, and then the match again.
             token, state, share = automaton.likeliest(state) or (anchor, start, 1.0)
             probability *= share
             if probability < self._min_probability:
@@ -58,9 +59,7 @@ class SuffixDrafter(SequenceDrafter):
         return guess
 
 
-def make(
-    min_match: int = 1, factor: float = 2.0, offset: float = 0.0, min_probability: float = 0.1
-) -> SuffixDrafter:
+def make(min_match: int = 1, factor: float = 2.0, offset: float = 0.0, min_probability: float = 0.1) -> SuffixDrafter:
     """A suffix look-up drafter.
 
     min_match: shortest match, in tokens, that is followed. factor, offset: a match of m tokens allows at most

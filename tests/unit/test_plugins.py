@@ -222,7 +222,9 @@ def test_third_party_package_is_found_and_used_like_a_builtin(site: Path) -> Non
 
 def test_third_party_package_is_not_found_where_it_is_not_installed(site: Path) -> None:
     """The control of the test above: the names come from the installed package and from nowhere else."""
-    found = run_python("import json; from agentbench_spec.plugins import available as a; print(json.dumps(a('drafter')))")
+    found = run_python(
+        "import json; from agentbench_spec.plugins import available as a; print(json.dumps(a('drafter')))"
+    )
     assert "echo" not in found
 
 
@@ -276,3 +278,18 @@ def test_a_name_that_two_packages_claim_is_refused(tmp_path: Path) -> None:
     assert kind == "ConfigError"
     assert "first_plugin:make (first 1.0)" in message
     assert "second_plugin:make (second 1.0)" in message
+
+
+def test_example_in_the_documentation_runs(tmp_path: Path) -> None:
+    """What a newcomer copies must work as printed: saved as a file, named by path, asked for three tokens."""
+    document = PLUGIN_PACKAGE.parents[1] / "docs" / "drafters.md"
+    source = document.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    (tmp_path / "my_drafter.py").write_text(source, encoding="utf-8")
+    code = """
+    import torch
+    from agentbench_spec.plugins import load_drafter
+    drafter = load_drafter("my_drafter:make")
+    drafter.open(None, rows=1, capacity=8)
+    print(drafter.propose(torch.tensor([5]), torch.tensor([0]), 3).ids.tolist())
+    """
+    assert run_python(code, tmp_path) == [[5, 5, 5]]

@@ -155,6 +155,13 @@ def test_proposal_ends_where_the_text_went_different_ways() -> None:
     assert asked_fresh(make(min_probability=0.3), text, 7) == [3, 6, 1, 2]
 
 
+def test_probability_is_that_of_the_whole_guess() -> None:
+    """3 has a share of 3/4, 4 after it 2/3: each alone is above 0.6, both together are not."""
+    text = [11, 1, 2, 3, 4, 12, 1, 2, 3, 4, 13, 1, 2, 3, 5, 14, 1, 2, 6, 15, 1, 2]
+    assert asked_fresh(make(min_probability=0.6), text, 7) == [3]
+    assert asked_fresh(make(min_probability=0.4), text, 7) == [3, 4]
+
+
 def test_a_match_shorter_than_asked_for_is_not_followed() -> None:
     assert asked_fresh(make(min_match=2), [1, 2, 3, 1], 4) == []
     assert asked_fresh(make(min_match=1), [1, 2, 3, 1], 4) == [2, 3]
