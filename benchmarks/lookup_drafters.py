@@ -2,6 +2,7 @@
 plays the target (decode mode `forced`).
 
     python benchmarks/lookup_drafters.py [--tokens 100000] [--drafter ngram --drafter suffix] [--set min_match=2]
+    python benchmarks/lookup_drafters.py --rollouts FILE.jsonl      # τ on the recorded replies, as words
 
 The text is the source of Python's standard library, as bytes or as words; `one token` and `period 7` are the worst
 cases for an index. Times are of this process on this machine.
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import sysconfig
 import time
 import tracemalloc
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import torch
 
 from agentbench_spec.drafting import Drafter, Span
 from agentbench_spec.plugins import load_drafter
+from agentbench_spec.rollout import Rollout, read_rollouts
 
 CHUNK_TOKENS = 512
 
@@ -38,14 +42,18 @@ def library_source(characters: int) -> str:
     return "".join(parts)
 
 
+def as_words(source: str, ids: dict[str, int]) -> list[int]:
+    """`source` cut into words, runs of punctuation and indents, numbered through `ids`, which grows."""
+    return [ids.setdefault(w, len(ids)) for w in re.findall(r" ?\w+|\n *|[^\w\s]+| ", source)]
+
+
 def texts(count: int) -> dict[str, list[int]]:
     """Texts of at most `count` token ids: bytes and words of the library, and two pathological ones."""
     source = library_source(12 * count)
     ids: dict[str, int] = {}
-    words = [ids.setdefault(w, len(ids)) for w in re.findall(r" ?\w+|\n *|[^\w\s]+| ", source)]
     return {
         "bytes": list(source.encode()[:count]),
-        "words": words[:count],
+        "words": as_words(source, ids)[:count],
         "one token": [7] * count,
         "period 7": [1, 2, 3, 1, 2, 4, 5] * (count // 7),
     }
@@ -78,21 +86,57 @@ def ingest(drafter: Drafter, text: list[int]) -> float:
     return time.perf_counter() - begin
 
 
-def forced(drafter: Drafter, text: list[int], start: int, k: int) -> tuple[float, float, float]:
-    """Replay `text` from position `start`: τ, tokens proposed per round and mean seconds of `propose`."""
-    at, rounds, proposed, spent_s = start, 0, 0, 0.0
-    while at < len(text) - k - 1:
-        anchor, position = torch.tensor([text[at]]), torch.tensor([at])
-        begin = time.perf_counter()
-        guess = drafter.propose(anchor, position, k)
-        spent_s += time.perf_counter() - begin
-        ids = guess.ids[0].tolist()
-        matched = next((i for i, token in enumerate(ids) if token != text[at + 1 + i]), len(ids))
-        drafter.observe(span(text, at, at + matched + 1))
-        at += matched + 1
-        rounds += 1
-        proposed += len(ids)
-    return (at - start) / rounds, proposed / rounds, spent_s / rounds
+@dataclass
+class Replay:
+    """Sums over the rounds of a forced replay."""
+
+    rounds: int = 0
+    emitted: int = 0
+    proposed: int = 0
+    propose_s: float = 0.0
+
+    def run(self, drafter: Drafter, text: list[int], start: int, k: int) -> None:
+        """Replay `text` from the anchor at `start` to its last token, which is the anchor that remains."""
+        at = start
+        while at < len(text) - 1:
+            anchor, position = torch.tensor([text[at]]), torch.tensor([at])
+            begin = time.perf_counter()
+            guess = drafter.propose(anchor, position, k)
+            self.propose_s += time.perf_counter() - begin
+            ids = guess.ids[0].tolist()[: len(text) - 1 - at]
+            matched = next((i for i, token in enumerate(ids) if token != text[at + 1 + i]), len(ids))
+            step = min(matched + 1, len(text) - 1 - at)
+            drafter.observe(span(text, at, at + step))
+            at += step
+            self.rounds += 1
+            self.emitted += step
+            self.proposed += len(ids)
+
+
+def replay_rollout(drafter: Drafter, rollout: Rollout, k: int, ids: dict[str, int], into: Replay) -> None:
+    """Replay the assistant messages of `rollout`; its tools and the other messages are context."""
+    text = as_words(json.dumps(rollout.tools), ids)
+    seen = 0
+    for message in rollout.messages:
+        calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+        text += as_words(f"\n{message.role}:\n", ids)
+        start = len(text) - 1
+        drafter.observe(span(text, seen, start))
+        text += as_words(message.content + (json.dumps(calls) if calls else ""), ids)
+        if message.role == "assistant":
+            into.run(drafter, text, start, k)
+        else:
+            drafter.observe(span(text, start, len(text) - 1))
+        seen = len(text) - 1
+
+
+def report_rollouts(name: str, options: dict[str, Any], path: Path, k: int) -> str:
+    """One line: τ and tokens proposed per round, pooled over the rollouts of `path`."""
+    total, ids = Replay(), dict[str, int]()
+    for rollout in read_rollouts(path):
+        replay_rollout(opened(name, options, 1 << 20), rollout, k, ids, total)
+    tau, proposed = total.emitted / total.rounds, total.proposed / total.rounds
+    return f"{name:8}{options!s:24} tau {tau:.2f}, drafted {proposed:.2f}, rounds {total.rounds}"
 
 
 def traced_bytes(name: str, options: dict[str, Any], text: list[int]) -> tuple[int, int]:
@@ -112,7 +156,9 @@ def report(name: str, options: dict[str, Any], label: str, text: list[int], k: i
     begin = time.perf_counter()
     drafter.truncate(0, len(text) // 2)
     undo_s = time.perf_counter() - begin
-    tau, proposed, propose_s = forced(drafter, text, len(text) // 2, k)
+    replay = Replay()
+    replay.run(drafter, text, len(text) // 2, k)
+    tau, proposed, propose_s = (x / replay.rounds for x in (replay.emitted, replay.proposed, replay.propose_s))
     kept, said = traced_bytes(name, options, text[:20_000])
     short = min(len(text), 20_000)
     return (
@@ -128,13 +174,18 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=7)
     parser.add_argument("--drafter", action="append")
     parser.add_argument("--text", action="append", help="only this text; may be repeated")
+    parser.add_argument("--rollouts", type=Path, help="replay the replies of this JSONL file instead")
     parser.add_argument("--set", action="append", default=[], help="drafter option, name=value")
     args = parser.parse_args()
     torch.set_num_threads(1)
     options = {key: ast.literal_eval(value) for key, _, value in (item.partition("=") for item in args.set)}
+    names = args.drafter or ["ngram", "suffix"]
+    if args.rollouts:
+        print(*(report_rollouts(name, options, args.rollouts, args.k) for name in names), sep="\n")
+        return
     print(f"{'drafter':8}{'text':11}{'ingest t/s':>12}{'undo t/s':>12}{'tau':>8}{'drafted':>8}", end="")
     print(f"{'propose us':>12}{'B/token':>8}{'said':>10}")
-    for name in args.drafter or ["ngram", "suffix"]:
+    for name in names:
         for label, text in texts(args.tokens).items():
             if not args.text or label in args.text:
                 print(report(name, options, label, text, args.k), flush=True)

@@ -100,7 +100,7 @@ def _copy(text: Sequence[int], at: int, k: int) -> list[int]:
     return [text[at + i % period] for i in range(k)]
 
 
-def make(max_n: int = 4, min_n: int = 2) -> NgramDrafter:
+def make(max_n: int = 4, min_n: int = 1) -> NgramDrafter:
     """A prompt look-up drafter that matches the last max_n tokens, else fewer, down to min_n.
 
     Raises ConfigError unless 1 <= min_n <= max_n.

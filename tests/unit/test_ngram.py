@@ -140,7 +140,7 @@ def test_state_bytes_is_close_to_what_is_allocated_and_grows() -> None:
     assert said_half < said
 
 
-@pytest.mark.parametrize("options", [{"min_n": 0}, {"min_n": 5}, {"max_n": 1}])
+@pytest.mark.parametrize("options", [{"min_n": 0}, {"min_n": 5}, {"max_n": 1, "min_n": 2}])
 def test_sizes_out_of_order_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="1 <= min_n <= max_n"):
         make(**options)
