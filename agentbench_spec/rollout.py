@@ -242,25 +242,42 @@ def spread_sample(groups: Mapping[str, str], *, limit: int | None, seed: int) ->
 class FileWorkload:
     """The rollouts of one JSONL file."""
 
-    def __init__(self, path: Path, *, lenient: bool = False) -> None:
-        """lenient: keep the good rollouts of a damaged file; what is wrong with the others is in `bad_lines`.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str | None = None,
+        keep: Callable[[Rollout], bool] = lambda rollout: True,
+        lenient: bool = False,
+    ) -> None:
+        """name: None for the file's; keep: which rollouts to use; lenient: pass over bad lines, listed in `bad_lines`.
 
         Raises ConfigError if there is no such file; nothing else is ever used in its place.
         """
         self.path = require_file(path)
-        self.name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        self.name = name or path.name.removesuffix(".gz").removesuffix(".jsonl")
         self.lenient = lenient
         self.bad_lines: list[BadLine] = []
+        self._keep = keep
 
     def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
-        """The file's rollouts in its order; a limit spreads over the label `category` where there is one."""
-        if limit is None:
-            yield from self._read()
-            return
-        groups = {r.id: str(r.labels.get("category", "")) for r in self._read()}
-        chosen = set(spread_sample(groups, limit=limit, seed=seed))
-        yield from (r for r in self._read() if r.id in chosen)
+        """The file's rollouts in its order; a limit spreads over the label `category` where there is one.
 
-    def _read(self) -> Iterator[Rollout]:
+        Raises ConfigError if no rollout of the file is kept.
+        """
+        chosen: set[str] | None = None
+        if limit is not None:
+            groups = {r.id: str(r.labels.get("category", "")) for r in self._kept()}
+            chosen = set(spread_sample(groups, limit=limit, seed=seed))
+        yield from (r for r in self._kept() if chosen is None or r.id in chosen)
+
+    def _kept(self) -> Iterator[Rollout]:
         self.bad_lines.clear()
-        return read_rollouts(self.path, on_bad=self.bad_lines.append if self.lenient else None)
+        kept = 0
+        for rollout in read_rollouts(self.path, on_bad=self.bad_lines.append if self.lenient else None):
+            if self._keep(rollout):
+                kept += 1
+                yield rollout
+        if not kept:
+            why = f"; {len(self.bad_lines)} bad lines, first: {self.bad_lines[0]}" if self.bad_lines else ""
+            raise ConfigError(f"{self.path}: no rollout in it matches what was asked for{why}")
