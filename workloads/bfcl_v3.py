@@ -8,6 +8,7 @@ share their scenarios: rollouts with one `scenario` label are not independent of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,8 +49,8 @@ def make(
     data: a folder in the wheel's layout, or a .jsonl of rollouts; None: the installed bfcl-eval==2025.7.9.
     subset "shipped": the sample in this repository, which needs no package.
     categories, ids: keep only these (sequences, or names with commas between).
-    tools "full" (default): the benchmark's own list (2.6K to 5.1K SmolLM2 tokens); "involved": the functions the row needs
-    and `distractors` (default 4) others, for small context windows. Rollouts carry the form as a label.
+    tools "full" (default): the benchmark's own list (2.6K to 5.1K SmolLM2 tokens); "involved": the functions the
+    row needs and `distractors` (default 4) others, for small context windows. Rollouts carry the form as a label.
     parallel_calls: one assistant message for all calls of a user turn, not one message a call.
     strict: True stops at every fault of the data; None repairs the one known in the pinned data
     (multi_turn_base_154) and stops at any other; False cuts or leaves out bad rows, listed in `bad_lines`.
@@ -91,20 +92,18 @@ class BfclV3:
 
     def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
         """The rollouts, dealt from the categories in turn; a smaller limit gives the first ones of a larger."""
+        if limit is not None and limit < 0:
+            raise ConfigError(f"limit: expected 0 or more, found {limit}")
+        return islice(self._all(seed), limit)
+
+    def _all(self, seed: int) -> Iterator[Rollout]:
         self.bad_lines.clear()
         entries = {entry.id: entry for entry in self._entries()}
-        order = spread_sample({name: e.category for name, e in entries.items()}, limit=None, seed=seed)
-        built = 0
-        for name in order:
-            if limit is not None and built >= limit:
-                return
+        for name in spread_sample({n: e.category for n, e in entries.items()}, limit=None, seed=seed):
             try:
-                rollout = build_rollout(entries[name], self.source, self.options, executor=self.executor)
+                yield build_rollout(entries[name], self.source, self.options, executor=self.executor)
             except RowFault as fault:
                 self._leave_out(fault.bad)
-                continue
-            built += 1
-            yield rollout
 
     def _entries(self) -> Iterator[Entry]:
         found: set[str] = set()
