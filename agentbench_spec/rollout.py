@@ -184,7 +184,8 @@ def _tool_lists(rollout: Rollout) -> Iterator[tuple[str, tuple[dict[str, Any], .
 
 _WAY_OUT = {
     "missing": "is missing; add it",
-    "string_type": 'expected text, found {input!r}; write "" for no text',
+    "string_type": 'expected text, found {input!r}; write "" for no text, and join the parts of a list',
+    "tuple_type": "expected a list, found {input!r}; write [] or leave the field out",
     "dict_type": "expected an object, found {input!r}; parse JSON text first and keep it in raw_arguments",
     "too_short": "is empty; drop the line or add what is missing",
     "string_too_short": "is empty; every rollout needs an id of its own",

@@ -98,6 +98,7 @@ def test_missed_function_comes_at_its_turn(tmp_path: Path) -> None:
     assert "touch" not in names(built.tools_at(adding))
     assert names(built.tools_at(adding + 1)) == [*names(built.tools), "touch"]
     assert built.messages[adding].role == "user" and built.messages[adding - 1].synthetic
+    assert "no function" in built.messages[adding - 1].content
     assert len(built.tools) == 2  # ls and one distractor
 
 

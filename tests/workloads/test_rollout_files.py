@@ -99,6 +99,8 @@ BAD_LINES = [
     (line(messages=[{"role": "user"}]), "messages", "nothing to decode"),
     (line(messages=[{"role": "agent"}, {"role": "assistant"}]), "messages[0].role", "'user', 'assistant'"),
     (line(messages=[{"role": "user", "content": None}]), "messages[0].content", 'write ""'),
+    (line(messages=[{"role": "user", "tool_calls": None}]), "messages[0].tool_calls", "leave the field out"),
+    (line(messages=[{"role": "user", "content": [{"text": "x"}]}]), "messages[0].content", "join the parts"),
     (line(messages=[{"role": "user", "tool_call": []}]), "messages[0].tool_call", "'tool_calls'"),
     (
         line(messages=[{"role": "user"}, {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{}"}]}]),

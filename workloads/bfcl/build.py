@@ -16,7 +16,8 @@ from .tools import ToolPlan, ToolsForm, plan_tools
 ADDED_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 """The benchmark's own sentence (bfcl_eval.constants.default_prompts) at the turn that adds functions."""
 CLOSING = "Done."
-ASKING = "I cannot do that with what I have. Could you tell me what is missing?"
+ASKING_FUNCTION = "I have no function that does this. Can you make one available?"
+ASKING_DETAILS = "I need more details before I can act. What exactly should I do?"
 
 _JOINED_TURNS = {
     ("multi_turn_base_154", "6ea6bf48a2fc6067"): 1,
@@ -151,7 +152,8 @@ class _Script:
             yield Message(role="assistant", tool_calls=tuple(call for call, _ in ran))
             yield from (Message(role="tool", content=r, tool_call_id=c.id, name=c.name) for c, r in ran)
         self._unanswered += not steps
-        yield Message(role="assistant", content=CLOSING if steps else ASKING, synthetic=True)
+        asking = ASKING_FUNCTION if number + 1 in self._entry.missed else ASKING_DETAILS
+        yield Message(role="assistant", content=CLOSING if steps else asking, synthetic=True)
 
     def notes(self) -> list[str]:
         """What of the conversation is not from the benchmark."""
