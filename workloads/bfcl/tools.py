@@ -90,7 +90,7 @@ def _own_docs(entry: Entry, docs: list[Any]) -> list[dict[str, Any]]:
 
 
 def declaration(doc: dict[str, Any]) -> dict[str, Any]:
-    """A BFCL function doc as a JSON-schema declaration; `response`, which models are not shown, is dropped."""
+    """A BFCL function doc as a JSON-schema declaration, without its `response` part, which is no part of one."""
     function = {
         "name": doc["name"],
         "description": doc.get("description", ""),
