@@ -129,7 +129,11 @@ FAULTS = [
     (row(ground_truth=[["ls("], []]), "multi_turn_base_900: ground_truth[0][0]", "is not a Python call"),
     (row(ground_truth=[["ls(a=open('x'))"], []]), "multi_turn_base_900: ground_truth[0][0]", "malformed"),
     (row(ground_truth=[["ls(True, a=False)"], []]), "multi_turn_base_900: ground_truth[0][0]", "given a twice"),
-    (row(ground_truth=[["touch(1, 2)"], []]), "multi_turn_base_900: ground_truth[0][0]", "takes 1 arguments, found 2"),
+    (
+        row(ground_truth=[["pwd()", "touch(1, 2)"], []]),
+        "multi_turn_base_900: ground_truth[0][1]",
+        "takes 1 arguments, found 2",
+    ),
     (row(ground_truth=[["ls()"], ["rm('x')"]]), "multi_turn_base_900: function", "needs 'rm'"),
     (row(missed_function={"1": ["touch"]}), "multi_turn_base_900: question[1]", "must be empty"),
     (row(missed_function={"7": ["touch"]}), "multi_turn_base_900: missed_function.7", "does not exist"),
