@@ -26,7 +26,7 @@ class Bench:
     prompts: Sequence[Sequence[int]]
     ks: Sequence[int] = (0, 1, 4, 7)
     chunks_tokens: Sequence[int] = (1, 7, WHOLE)
-    max_new_tokens: int = 16
+    max_new_tokens: int = 12
     reference: Callable[[], Drafter] | None = None
     floor: float | None = None
     sampling_target: Target | None = None
