@@ -25,7 +25,7 @@ class Bench:
     target: Target
     prompts: Sequence[Sequence[int]]
     ks: Sequence[int] = (0, 1, 4, 7)
-    chunks_tokens: Sequence[int] = (1, 7, WHOLE)
+    chunks_tokens: Sequence[int] = (7, 1, WHOLE)
     max_new_tokens: int = 12
     reference: Callable[[], Drafter] | None = None
     floor: float | None = None
