@@ -202,9 +202,9 @@ def build(
 
 def _workload(name: str, assignments: list[str]) -> Workload:
     from agentbench_spec.config import parse_options
-    from agentbench_spec.plugins import load_workload
+    from agentbench_spec.run import open_workload
 
-    return load_workload(name, **parse_options(assignments))
+    return open_workload(name, parse_options(assignments))
 
 
 @rollouts_app.command("validate")
@@ -234,26 +234,26 @@ def stats(
     target: Annotated[str | None, typer.Option(help="Count tokens with this target's tokenizer and template.")] = None,
     limit: int | None = None,
     seed: int = 0,
-    by: Annotated[str, typer.Option(help="Label to group by.")] = "category",
+    by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A workload option, key=value; repeatable.")] = None,
     output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown.")] = "table",
 ) -> None:
     """Turns, messages, tool calls, and with --target prompt tokens, of a set of rollouts."""
-    from agentbench_spec.describe import describe_rollouts
+    from agentbench_spec.models import load_tokenizer
+    from agentbench_spec.render import Renderer
+    from agentbench_spec.rollout_stats import rollout_stats, summarize
 
-    rollouts = _workload(source, set_ or []) if not source.endswith((".jsonl", ".jsonl.gz")) else _file(source)
-    each, grouped = describe_rollouts(rollouts.rollouts(limit=limit, seed=seed), target=target, by=by)
+    renderer = Renderer(load_tokenizer(target)) if target else None
+    each = rollout_stats(
+        _workload(source, set_ or []).rollouts(limit=limit, seed=seed),
+        prompt_tokens=(lambda rollout, index: len(renderer.prompt(rollout, index))) if renderer else None,
+    )
+    grouped = summarize(each, by)
     if output == "csv":
         print(each.to_csv(index=False), end="")
         return
     console.print(grouped.to_string(), highlight=False)
     _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
-
-
-def _file(path: str) -> Workload:
-    from agentbench_spec.rollout import FileWorkload
-
-    return FileWorkload(Path(path))
 
 
 if __name__ == "__main__":

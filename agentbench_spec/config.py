@@ -113,11 +113,8 @@ def load_config(
     Flags that are None were not given. Raises ConfigError naming the source and the key that is wrong.
     """
     tree: dict[str, Any] = _read_toml(file) if file else {}
-    for text in assignments:
-        key, given, value = text.partition("=")
-        if not given or not key:
-            raise ConfigError(f"--set {text!r}: write it as section.key=value, such as decode.k=4")
-        _assign(tree, key, _literal(value))
+    for key, value in parse_options(assignments).items():
+        _assign(tree, key, value)
     for key, value in (flags or {}).items():
         if value is not None:
             _assign(tree, key, value)
@@ -125,6 +122,20 @@ def load_config(
         return RunConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_explain(error, file)) from None
+
+
+def parse_options(assignments: Iterable[str]) -> dict[str, Any]:
+    """The dict that "key=value" texts spell; values are TOML where they parse as it, else text.
+
+    Raises ConfigError for a text without "=".
+    """
+    options = {}
+    for text in assignments:
+        key, given, value = text.partition("=")
+        if not given or not key:
+            raise ConfigError(f"--set {text!r}: write it as key=value, such as decode.k=4")
+        options[key] = _literal(value)
+    return options
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from agentbench_spec import linear, models, plugins
+from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.card import Card, measure_card
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
@@ -49,7 +49,8 @@ def run(config: RunConfig, folder: Path, *, resume: bool = False, argv: Sequence
     """
     if config.measure.threads:
         torch.set_num_threads(config.measure.threads)
-    rollouts = list(open_workload(config).rollouts(limit=config.workload.limit, seed=config.measure.seed))
+    workload = open_workload(config.workload.name, config.workload.options)
+    rollouts = list(workload.rollouts(limit=config.workload.limit, seed=config.measure.seed))
     if not rollouts:
         raise ConfigError(f"workload {config.workload.name!r} gave no rollouts")
     bench = Bench.open(config)
@@ -69,14 +70,18 @@ def run(config: RunConfig, folder: Path, *, resume: bool = False, argv: Sequence
     return Outcome(folder, summary, card, all(d.losslessness.errors == 0 for d in summary.drafters))
 
 
-def open_workload(config: RunConfig) -> Workload:
-    """The configured workload: a rollouts file where the name is one, else a plugin."""
-    name = config.workload.name
-    if name.endswith((".jsonl", ".jsonl.gz")):
-        if config.workload.options:
-            raise ConfigError("workload.options apply to installed workloads, not to a rollouts file")
+def open_workload(name: str, options: Mapping[str, Any]) -> Workload:
+    """The workload called `name`: a rollouts file where the name is one, else a plugin made with `options`."""
+    if is_file(name):
+        if options:
+            raise ConfigError(f"{name} is a rollouts file; options apply to installed workloads only")
         return FileWorkload(Path(name))
-    return plugins.load_workload(name, **config.workload.options)
+    return plugins.load_workload(name, **options)
+
+
+def is_file(workload: str) -> bool:
+    """True if a workload's name is that of a rollouts file."""
+    return workload.endswith((".jsonl", ".jsonl.gz"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,16 @@ class Bench:
         drafters = _load_drafters(config)
         wanted = config.target
         loaded = models.load(wanted.source, dtype=wanted.dtype, device=wanted.device, revision=wanted.revision)
-        kernels = linear.accelerate(loaded.model) if wanted.fast_linears else {}
+        kernels = linear.accelerate(loaded.model, embedded.cache_root()) if wanted.fast_linears else {}
         capacity = wanted.capacity_tokens or loaded.model.config.max_position_embeddings
         target = Target(loaded.model, name=loaded.name, capacity=capacity, slack=config.decode.k + 1)
+        target.self_check()
         for drafter in drafters.values():
             drafter.open(target.info, rows=1, capacity=capacity + config.decode.k + 1)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
         renderer = Renderer(loaded.tokenizer, config.replay.thinking, stop=stop)
         conditions = _conditions(config, frozenset(stop), renderer.thinking, target)
-        name = "rollouts" if config.workload.name.endswith((".jsonl", ".jsonl.gz")) else config.workload.name
+        name = Path(config.workload.name).name if is_file(config.workload.name) else config.workload.name
         return cls(
             target=target,
             drafters=drafters,
