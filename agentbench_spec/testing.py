@@ -204,9 +204,10 @@ def play_turns(
     return played
 
 
-def row_sampler(target: Target, sampling: Sampling, *parts: object) -> RowSampler:
-    """A RowSampler with one generator per engine row, seeded by `parts`."""
-    return RowSampler(sampling, [generator(target.info.device, *parts, row) for row in range(target.rows)])
+def row_sampler(target: Target, sampling: Sampling, *parts: object, rows: int | None = None) -> RowSampler:
+    """A RowSampler with one generator per row (default: as many as the target has), seeded by `parts`."""
+    rows = target.rows if rows is None else rows
+    return RowSampler(sampling, [generator(target.info.device, *parts, row) for row in range(rows)])
 
 
 def _chooser(sampling: Sampling, seed: int, turn: int) -> Callable[[Tensor], int]:
