@@ -8,14 +8,20 @@ fastest for one token and for a block. Every candidate computes the same product
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from agentbench_spec.provenance import host_facts, write_json_atomic
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -26,6 +32,7 @@ BLOCK = ("linear", "packed")
 BLOCK_ROWS = (8, 32, 128)
 """Block widths raced; the packed kernel is used up to the widest at which, and below which, it still wins."""
 _MARGIN = 0.95
+CACHE_FILE = "kernels.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +98,50 @@ class FastLinear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def accelerate(model: nn.Module) -> dict[str, Choice]:
+def accelerate(model: nn.Module, cache: Path | None = None) -> dict[str, Choice]:
     """Replace the linears of an fp32 CPU model by the fastest kernels of this machine.
 
+    cache: folder that remembers the choice per machine, torch build and model, so that later runs use the same
+    kernels; delete kernels.json there to race anew.
     Returns the choice for each weight shape, "out x in"; empty for any other model, which is left alone.
     """
     linears = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     if any(m.weight.dtype != torch.float32 or m.weight.device.type != "cpu" for m in linears.values()):
         return {}
     kernels = {name: kernels_of(linear) for name, linear in linears.items()}
-    choices = _choose(list(linears.values()), list(kernels.values()))
+    key = _machine_key(linears.values())
+    choices = _remembered(cache, key) or _choose(list(linears.values()), list(kernels.values()))
+    _remember(cache, key, choices)
     for name, linear in linears.items():
         choice = choices[_shape(linear)]
         if choice != STOCK:
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, FastLinear(linear, choice, kernels[name]))
     return choices
+
+
+def _machine_key(linears: Iterable[nn.Linear]) -> str:
+    """What a choice depends on: CPU, threads, torch build, and the layers in order."""
+    shapes = sorted(Counter(map(_shape, linears)).items())
+    facts = (host_facts()["cpu"], torch.get_num_threads(), torch.__version__, shapes)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _remembered(cache: Path | None, key: str) -> dict[str, Choice]:
+    if cache is None or not (cache / CACHE_FILE).is_file():
+        return {}
+    try:
+        kept = json.loads((cache / CACHE_FILE).read_text())
+        return {shape: Choice(**choice) for shape, choice in kept.get(key, {}).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # a damaged cache is raced anew and overwritten
+
+
+def _remember(cache: Path | None, key: str, choices: dict[str, Choice]) -> None:
+    if cache is None or _remembered(cache, key) == choices:
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(cache / CACHE_FILE, {key: {shape: choice.as_dict() for shape, choice in choices.items()}})
 
 
 def _shape(linear: nn.Linear) -> str:
