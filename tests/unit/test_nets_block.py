@@ -371,11 +371,8 @@ LAYER = {
     "self_attn.q_norm.weight", "self_attn.k_norm.weight",
     "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight",
 }  # fmt: skip
-OWN_SLOT = {f"layers.{i}.{name}" for i in range(5) for name in LAYER} | {
-    "fc.weight",
-    "hidden_norm.weight",
-    "norm.weight",
-}
+BACKBONE = {f"layers.{i}.{name}" for i in range(5) for name in LAYER} | {"norm.weight"}
+OWN_SLOT = BACKBONE | {"fc.weight", "hidden_norm.weight"}
 DEEPSPEC = OWN_SLOT | {"embed_tokens.weight", "lm_head.weight"}
 DSPARK = DEEPSPEC | {
     "markov_head.markov_w1.weight", "markov_head.markov_w2.weight",
