@@ -290,7 +290,10 @@ def test_a_config_that_leaves_the_offset_open_is_refused(name: str, changes: dic
 
 def test_weights_of_the_other_family_do_not_load(tmp_path: Path) -> None:
     """Fails if a config copied from the other family is enough to read its weights with the wrong offset."""
-    own = {"block_size": 7, "dflash_config": {"mask_token_id": 159, "target_layer_ids": [0, 2, 4]}}
+    own = {
+        "architectures": ["DFlashDraftModel"],
+        "dflash_config": {"mask_token_id": 159, "target_layer_ids": [0, 2, 4]},
+    }
     deepspec = {k: v for k, v in config_of("dflash").items() if not k.startswith(("markov", "enable"))}
     folder = full_folder(tmp_path, "dflash", weights_of("dflash"), deepspec | own)
     with pytest.raises(ConfigError, match=r"unknown tensor '(embed_tokens|lm_head)"):
