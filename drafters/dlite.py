@@ -7,14 +7,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
 from .nets.block_drafter import stack_probs, too_many
 from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
 from .nets.context import RowLengths
-from .nets.dlite import DLiteConfig, DLiteNet, Layout, full_layout, layout
+from .nets.dlite import DLiteConfig, DLiteNet, layout
 from .nets.qwen3 import Rotary
 from .nets.registry import require_checkpoint
 
@@ -62,7 +61,8 @@ class DLiteDrafter(Drafter):
         device, dtype = target.device, target.dtype
         net = load_strictly(lambda: DLiteNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
         net.embed_tokens = target.embed_tokens
-        net.prepare()
+        if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
+            net.prepare()
         self.net = net
         self._pivot = torch.zeros(rows, len(config.target_layer_ids), target.hidden_size, dtype=dtype, device=device)
         self._pivot_end = RowLengths(rows, device)
@@ -71,8 +71,8 @@ class DLiteDrafter(Drafter):
         width = capacity + 1 if config.group > 1 else 1
         self._text = torch.zeros(rows, width, dtype=torch.int64, device=device)
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
-        self._full = full_layout(config, device)
-        self._full_ropes = self._rotary(self._full.context), self._rotary(self._full.query)
+        whole = layout(config, torch.tensor([config.group - 1], device=device))
+        self._whole_rope = self._rotary(whole.positions)  # that of every text of at least G tokens
 
     @torch.inference_mode()
     def observe(self, span: Span) -> None:
@@ -112,9 +112,9 @@ class DLiteDrafter(Drafter):
         query = self.net.queries(real, self.config.max_tokens)
         slots = self.net.slots(self._pivot)
         if self.config.group <= 2 or self._reaches(at):
-            return self.net.block(slots, query, *self._full_ropes, None)
+            return self.net.block(slots, query, self._whole_rope)
         place = layout(self.config, at)
-        return self.net.block(slots, query, self._rotary(place.context), self._rotary(place.query), _visible(place))
+        return self.net.block(slots, query, self._rotary(place.positions), place.visible)
 
     def _reaches(self, at: Tensor) -> bool:
         """True if every row is known to hold G tokens (with G <= 2 always: an anchor has a token before it)."""
@@ -144,15 +144,6 @@ class DLiteDrafter(Drafter):
     def truncate(self, row: int, length: int) -> None:
         """Forget positions >= length; the pivot comes back with the position that is fed again."""
         self._pivot_end.forget(row, length)
-
-
-def _visible(place: Layout) -> Tensor | None:
-    """Attention mask [B, 1, 1, S + G + K] that hides group slots before the text's first token."""
-    if place.real is None:
-        return None
-    context, group = place.context.shape[1], place.real.shape[1]
-    masks = place.query.shape[1] - group
-    return F.pad(F.pad(place.real, (context, 0), value=True), (0, masks), value=True)[:, None, None]
 
 
 def make(

@@ -354,7 +354,8 @@ def test_dlite_positions_match_the_published_table() -> None:
     rows = {}
     for group, at in ((1, 9), (2, 9), (3, 9), (6, 9), (3, 1)):
         place = layout(replace(config, group=group), torch.tensor([at]))
-        seen = int(place.real.sum()) if place.real is not None else group
+        seen = int(place.real.sum())
+        assert place.visible.sum() == place.context.shape[1] + seen + 7
         rows[group, at] = (int(place.context[0, 0]), place.query[0, group - seen :].tolist())
     assert rows == {
         (1, 9): (0, [0, *range(1, 8)]),
