@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,8 @@ from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal
 
 from .nets.block_drafter import stack_probs, too_many
 from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
-from .nets.context import RowLengths
 from .nets.dlite import DLiteConfig, DLiteNet, layout
+from .nets.pivots import Pivots
 from .nets.qwen3 import Rotary
 from .nets.registry import require_checkpoint
 
@@ -64,8 +65,8 @@ class DLiteDrafter(Drafter):
         if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
             net.prepare()
         self.net = net
-        self._pivot = torch.zeros(rows, len(config.target_layer_ids), target.hidden_size, dtype=dtype, device=device)
-        self._pivot_end = RowLengths(rows, device)
+        slots = len(config.target_layer_ids)
+        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
         # The text itself (G > 1 only): a rollback must find the G - 1 tokens before the anchor again. The last column
         # takes what padding would write.
         width = capacity + 1 if config.group > 1 else 1
@@ -79,11 +80,9 @@ class DLiteDrafter(Drafter):
         """Keep the states of the newest committed position and note the tokens fed."""
         if span.hidden is None:
             raise ConfigError("dlite: the engine delivered no hidden states")
-        self._pivot_end.advance(span)
-        device = self._pivot.device
+        device = span.hidden.device
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
-        keep = (count > 0)[:, None, None]
-        self._pivot[rows] = torch.where(keep, span.hidden[:, -1], self._pivot[rows])
+        self._pivots.take(rows, start, count, span.hidden[:, -1])
         if self.config.group > 1:
             offset = torch.arange(span.input_ids.shape[1], device=device)
             at = torch.where(offset < count[:, None], start[:, None] + offset, self._text.shape[1] - 1)
@@ -96,8 +95,8 @@ class DLiteDrafter(Drafter):
             raise ConfigError(too_many("dlite", k, self.config.max_tokens))
         if k == 0:
             return Proposal(ids=anchor.new_empty((len(anchor), 0)))
-        self._pivot_end.check_anchors(position, "dlite")
-        at = position.to(self._pivot.device).clamp(min=0)
+        self._pivots.ask(position, "dlite")
+        at = position.to(self._text.device).clamp(min=0)
         real = self._group(anchor, at)
         return self._walk(self._states(real, at)[:, :k], real)
 
@@ -110,7 +109,7 @@ class DLiteDrafter(Drafter):
     def _states(self, real: Tensor, at: Tensor) -> Tensor:
         """Final states [B, K, H] of the masks, for groups real [B, G] whose anchors sit at `at` [B]."""
         query = self.net.queries(real, self.config.max_tokens)
-        slots = self.net.slots(self._pivot)
+        slots = self.net.slots(self._pivots.newest)
         if self.config.group <= 2 or self._reaches(at):
             return self.net.block(slots, query, self._whole_rope)
         place = layout(self.config, at)
@@ -142,8 +141,15 @@ class DLiteDrafter(Drafter):
 
     @torch.inference_mode()
     def truncate(self, row: int, length: int) -> None:
-        """Forget positions >= length; the pivot comes back with the position that is fed again."""
-        self._pivot_end.forget(row, length)
+        """Forget positions >= length; a cut to where the row's turn started brings back the states it had there."""
+        self._pivots.truncate(row, length)
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """The newest position's states [S, H] and the G - 1 tokens up to it; empty after a cut or before any text."""
+        end = int(self._pivots.end[row])
+        if end <= 0:
+            return {}
+        return {"pivot": self._pivots.newest[row], "tokens": self._text[row, max(end + 1 - self.config.group, 0) : end]}
 
 
 def make(
