@@ -555,6 +555,28 @@ def test_no_call_of_a_round_waits_for_the_device(name: str) -> None:
     drafter.truncate(1, 3)
 
 
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_other_dtypes_of_the_target_are_taken_on(name: str) -> None:
+    """Fails if a part of a net stays in float32, or positions are rounded to the target's dtype."""
+    tokens = {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        target = golden_target()
+        target.embed_tokens.to(dtype)
+        target.lm_head.to(dtype)
+        drafter = MAKERS[name](GOLDEN / name / "draft")
+        drafter.open(replace(target, dtype=dtype), rows=1, capacity=64)
+        feed(drafter, states_for(drafter, 20).to(dtype))
+        tokens[dtype] = ask(drafter, 20)
+    assert tokens[torch.float64] == tokens[torch.float32]
+    assert len(tokens[torch.bfloat16]) == 7
+
+
+def test_the_longest_text_is_the_trained_window_and_none_for_dlite() -> None:
+    """Fails if a turn beyond a draft's rotary window is measured as though it were fine (field case 18)."""
+    limits = {name: make(GOLDEN / name / "draft").spec.max_positions for name, make in MAKERS.items()}
+    assert limits == {"dflash": 2048, "dflash-zlab": 2048, "dspark-rnn": 2048, "dlite-g3": None}
+
+
 class FirstChoice:
     """Draws the most likely token, and says what it drew from, as at temperature 1."""
 
