@@ -175,7 +175,7 @@ def check_drafter(
 
 def toy_bench(make: Callable[[], Drafter]) -> Bench:
     """The deterministic float64 toy target: five turns with rewritten history."""
-    return Bench(make, toy_target(), toy_turns(), sampling_target=toy_target(rows=256, vocab=8, capacity=64, layers=4))
+    return Bench(make, toy_target(), toy_turns(), sampling_target=toy_target(rows=256, vocab=8, capacity=32, hidden=16))
 
 
 def embedded_bench(make: Callable[[], Drafter]) -> Bench:
