@@ -74,6 +74,8 @@ def distribution(bench: Bench) -> str:
         raise NotApplicable(f"{DRAWS} draws from this target would take too long; give a small sampling_target")
     sampling = Sampling(temperature=1.0, top_k=0 if target.info.vocab_size <= _SUPPORT else _SUPPORT)
     seat = Seat(bench.make(), target, target.rows)
+    if seat.asked(1) == 0:
+        raise NotApplicable("the drafter never proposes anything")
     prefix = [token % target.info.vocab_size for token in bench.prompts[0][-_PREFIX_TOKENS:]]
     sampled = sample(seat, prefix, min(2, max(bench.ks)), sampling)
     if sampled.proposed == 0:
