@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
@@ -143,6 +143,10 @@ class DLiteDrafter(Drafter):
     def truncate(self, row: int, length: int) -> None:
         """Forget positions >= length; a cut to where the row's turn started brings back the states it had there."""
         self._pivots.truncate(row, length)
+
+    def networks(self) -> Sequence[nn.Module]:
+        """The net, for the engine's CPU linears."""
+        return (self.net,)
 
     def snapshot(self, row: int) -> Mapping[str, Tensor]:
         """The newest position's states [S, H] and the G - 1 tokens up to it; empty after a cut or before any text."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
@@ -116,6 +116,10 @@ class BlockDrafter(Drafter):
     def state_bytes(self, row: int) -> int:
         keys, values = self._context.of_row(row)
         return keys.nbytes + values.nbytes
+
+    def networks(self) -> Sequence[nn.Module]:
+        """The net, for the engine's CPU linears."""
+        return (self.net,)
 
     def snapshot(self, row: int) -> Mapping[str, Tensor]:
         """The context: keys, values [L, Nkv, length, d]."""
