@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from agentbench_spec.contract_bench import WHOLE, Bench, equals_fresh, same_answers, same_tensor, same_view, turns
-from agentbench_spec.contract_drive import Broken, Driver, Guess, NotApplicable, Seat, difference, garbled
+from agentbench_spec.contract_bench import (
+    WHOLE,
+    Bench,
+    equals_fresh,
+    garbled,
+    same_answers,
+    same_tensor,
+    same_view,
+    turns,
+)
+from agentbench_spec.contract_drive import Broken, Driver, Guess, NotApplicable, Seat, difference
 from agentbench_spec.loop import Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, compare
 from agentbench_spec.target import Target
