@@ -1,7 +1,8 @@
 """EAGLE-3: a chain of single-layer steps over fused target features (Li et al., 2025); three checkpoint layouts.
 
 Maintenance (`observe`) fuses the features and writes the K/V entries they complete; `propose` runs k steps of one
-position per row, the first of them from the last committed feature. State: one-layer K/V and a fixed window of features.
+position per row, the first of them from the last committed feature. State: one-layer K/V and a fixed window of
+features.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.eagle3_layouts import Eagle3Config, read_config
 
 DEFAULT_WINDOW = 4096
-"""Features kept per row: a measured continuation up to this long can be thrown away and drafted again from its start."""
+"""Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
 
 
 class Eagle3Drafter(Drafter):
@@ -73,9 +74,10 @@ def make(
 
     max_tokens: longest chain; default: the trained length where the layout has one (DeepSpec), else any. max_positions:
     longest text to draft for; default: the config's max_position_embeddings. A larger number is allowed (rotations
-    have no end) and says that the head is knowingly run beyond the window it was trained on. target_layers: decoder layers of the target, for configs that do not tell which of them are tapped. stop_ids: stop
-    a proposal with the first of these it drafts, as DeepSpec's loop does; list or comma-separated. window: features
-    kept per row, in tokens.
+    have no end) and says that the head is knowingly run beyond the window it was trained on. target_layers: decoder
+    layers of the target, for configs that do not tell which of them are tapped. stop_ids: end a proposal with the
+    first of these it drafts, as DeepSpec's loop does; list or comma-separated. window: features kept per row, in
+    tokens.
 
     Raises ConfigError if the checkpoint is no EAGLE-3 head or an option does not fit it.
     """

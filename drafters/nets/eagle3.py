@@ -38,6 +38,8 @@ class Eagle3Net(nn.Module):
     """Parameters of an EAGLE-3 head, and its maths on fused features and tokens."""
 
     invertible = True
+    d2t: Tensor | None
+    t2d: Tensor | None
 
     def __init__(self, shape: Eagle3Shape, config: Eagle3Config) -> None:
         super().__init__()
@@ -70,15 +72,15 @@ class Eagle3Net(nn.Module):
         self.d2t = self.t2d = None
         layer = self._layer
         attention, width = layer.self_attn, self.geometry.hidden_size
+        self._key_gain = attention.k_norm.get_parameter("weight") if self.qk_norm else None
         self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
         self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
         queries = self.geometry.num_heads * self.geometry.head_dim
         self._kv_of_token, self._kv_of_feature = self._qkv[queries:, :width], self._qkv[queries:, width:]
         self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
-        if self.qk_norm:
-            heads, kv_heads = self.geometry.num_heads, self.geometry.num_kv_heads
-            gains = (attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(kv_heads, -1))
-            self._qk_gain = torch.cat(gains)[:, None]
+        if self._key_gain is not None:
+            q_gain = attention.q_norm.get_parameter("weight").expand(self.geometry.num_heads, -1)
+            self._qk_gain = torch.cat((q_gain, self._key_gain.expand(self.geometry.num_kv_heads, -1)))[:, None]
         self._rotary = Rotary(self.geometry, device=self._qkv.device, dtype=self._qkv.dtype)
 
     @property
@@ -111,10 +113,10 @@ class Eagle3Net(nn.Module):
         """seeds [B, n, 2 * Nkv * d] and the tokens after them [B, n] -> keys, values [B, n, Nkv, d], key factors."""
         keys, values = self._split(seeds + self._token_part(token_ids))
         factors = None
-        if self.qk_norm:
+        if self._key_gain is not None:
             wide = keys.float()
             factors = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.geometry.rms_norm_eps)
-            keys = self._layer.self_attn.k_norm.weight * (wide * factors).to(keys.dtype)
+            keys = self._key_gain * (wide * factors).to(keys.dtype)
         return rotate(keys.transpose(1, 2), rope).transpose(1, 2), values, factors
 
     def unpair(self, entries: Entries, token_ids: Tensor, rope: Rope) -> Tensor:
@@ -122,8 +124,8 @@ class Eagle3Net(nn.Module):
         keys, values, factors = entries
         cos, signed_sin = (part.float() for part in rope)
         keys = rotate(keys.float().transpose(1, 2), (cos, -signed_sin)).transpose(1, 2)
-        if factors is not None:
-            keys = keys / (self._layer.self_attn.k_norm.weight.float() * factors)
+        if self._key_gain is not None and factors is not None:
+            keys = keys / (self._key_gain.float() * factors)
         whole = torch.cat((keys.flatten(2), values.float().flatten(2)), -1)
         return (whole - self._token_part(token_ids).float()).to(values.dtype)
 
@@ -132,7 +134,7 @@ class Eagle3Net(nn.Module):
 
     def _split(self, keys_values: Tensor) -> tuple[Tensor, Tensor]:
         heads, d = self.geometry.num_kv_heads, self.geometry.head_dim
-        keys, values = keys_values.unflatten(-1, (2, heads, d)).unbind(-3)
+        keys, values = keys_values.view(*keys_values.shape[:-1], 2, heads, d).unbind(-3)
         return keys, values
 
     def step(self, token_ids: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> tuple[Tensor, Tensor]:
@@ -176,7 +178,7 @@ def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, wher
     if bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
         raise ConfigError(f"{where}: d2t does not give strictly ascending ids below vocab_size {vocab_size}")
     if t2d is not None and not torch.equal(t2d.nonzero()[:, 0], ids):
-        raise ConfigError(f"{where}: d2t and t2d name different draft vocabularies ({len(ids)} and {int(t2d.sum())} ids)")
+        raise ConfigError(f"{where}: d2t names {len(ids)} draft ids and t2d {int(t2d.sum())} others; the file is damaged")
     return None if len(ids) == vocab_size else ids
 
 

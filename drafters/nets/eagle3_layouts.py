@@ -139,7 +139,7 @@ def _tapped_layers(config: Mapping[str, Any], layout: Layout, depth: int | None,
     if config.get(key):
         return tuple(int(i) - 1 for i in config[key])
     if depth is None:
-        raise ConfigError(f"{where}: {key} is not there, and neither is the target's depth; pass target_layers=<number>")
+        raise ConfigError(f"{where}: no {key} and no depth of the target to derive it; pass target_layers=<number>")
     return (1, depth // 2 - 1, depth - 4)
 
 

@@ -1,4 +1,4 @@
-"""What the EAGLE-3 parity tests share: recorded data, a target reduced to its tables, and a replay of recorded rounds."""
+"""What the EAGLE-3 parity tests share: recorded data, a target reduced to its tables, recorded rounds as spans."""
 
 from __future__ import annotations
 
