@@ -178,7 +178,9 @@ def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, wher
     if bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
         raise ConfigError(f"{where}: d2t does not give strictly ascending ids below vocab_size {vocab_size}")
     if t2d is not None and not torch.equal(t2d.nonzero()[:, 0], ids):
-        raise ConfigError(f"{where}: d2t names {len(ids)} draft ids and t2d {int(t2d.sum())} others; the file is damaged")
+        raise ConfigError(
+            f"{where}: d2t names {len(ids)} draft ids and t2d {int(t2d.sum())} others; the file is damaged"
+        )
     return None if len(ids) == vocab_size else ids
 
 

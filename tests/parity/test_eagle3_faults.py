@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from agentbench_spec.drafting import Span
 from agentbench_spec_drafters.eagle3 import Eagle3Drafter, make
 from torch import Tensor
+
+from agentbench_spec.drafting import Span
 
 from . import eagle3_kit as kit
 from .test_eagle3 import mismatches
