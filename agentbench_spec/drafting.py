@@ -209,7 +209,7 @@ class SequenceDrafter(Drafter):
                 self.extend_one(row, new)
 
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
-        guesses = []
+        guesses: list[list[int]] = []
         for row, (token, at) in enumerate(zip(anchor.tolist(), position.tolist(), strict=True)):
             text = self._texts[row]
             if at < 0:

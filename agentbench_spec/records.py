@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from agentbench_spec.errors import ConfigError, MeasurementError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 SCHEMA = 1
 """Version of the row schema; readers refuse newer ones."""
@@ -12,6 +24,8 @@ Status = Literal["ok", "oversized", "draft_limit", "no_reference", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
 Divergence = Literal["none", "tie", "error"]
 
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
 
 @dataclass(slots=True, kw_only=True)
 class TurnRow:
@@ -19,6 +33,8 @@ class TurnRow:
 
     None means "not measured" or "does not apply", never zero. Times in seconds, sizes in bytes, lengths in tokens.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     # what was decoded
     schema: int = SCHEMA
@@ -36,8 +52,15 @@ class TurnRow:
     labels: dict[str, str] = field(default_factory=dict)
 
     # under which conditions; rows that differ here never mix
+    target: str | None = None
+    """Name of the target model."""
     k: int
+    """Draft tokens asked for in a round."""
     temperature: float
+    top_k: int | None = None
+    """None: the sampler is not cut to the k likeliest tokens."""
+    top_p: float | None = None
+    """None: the sampler is not cut to a nucleus."""
     decode_mode: Literal["generate", "forced"]
     history_mode: Literal["recorded", "self", "live"]
     prefix_mode: Literal["kept", "cold"]
@@ -117,3 +140,124 @@ class TurnRow:
     draft_state_bytes: int | None = None
     """Drafter state that grows with the text, at the end of the turn."""
     target_kv_bytes: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundRow:
+    """One round of one turn, written to `rounds.jsonl` on request; times come from the attribution clock."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    schema: int = SCHEMA
+    rollout: str
+    turn: int
+    drafter: str
+    round: int
+    """Rounds of the turn counted from 0."""
+    proposed: int
+    """Draft tokens verified."""
+    matched: int
+    """Draft tokens accepted, before any stop rule."""
+    emitted: int
+    """Tokens the round added to the output, clipped at stop tokens and at the length cap."""
+    draft_s: float | None = None
+    verify_s: float | None = None
+    accept_s: float | None = None
+    draft_append_s: float | None = None
+
+
+CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {"speedup", "speedup_e2e"}
+"""Columns that differ between two runs of the same settings; all others are reproducible."""
+
+_Row = TypeVar("_Row", TurnRow, RoundRow)
+_TURN = TypeAdapter(TurnRow)
+_ROUND = TypeAdapter(RoundRow)
+
+
+def row_line(row: TurnRow | RoundRow) -> str:
+    """`row` as one line of JSON, newline included. Raises MeasurementError if a value is NaN or infinite."""
+    values = asdict(row)
+    try:
+        return json.dumps(values, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
+    except ValueError as error:
+        bad = [name for name, value in values.items() if isinstance(value, float) and not abs(value) < float("inf")]
+        raise MeasurementError(
+            f"{row.rollout} turn {row.turn} {row.drafter}: {', '.join(bad) or error}: not a finite number; use None"
+        ) from error
+
+
+def parse_turn(line: str | bytes, path: Path, number: int) -> TurnRow:
+    """The row of line `number` of `path`. Raises ConfigError naming file, line and field."""
+    return _parse(_TURN, line, path, number)
+
+
+def parse_round(line: str | bytes, path: Path, number: int) -> RoundRow:
+    """The round of line `number` of `path`. Raises ConfigError naming file, line and field."""
+    return _parse(_ROUND, line, path, number)
+
+
+def parse_object(line: str | bytes, path: Path, number: int) -> dict[str, Any]:
+    """The JSON object of line `number` of `path`. Raises ConfigError naming file and line."""
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}:{number}: not JSON ({error}); remove the line or restore the file") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}:{number}: expected a JSON object, found {type(values).__name__}")
+    return values
+
+
+def _parse(adapter: TypeAdapter[_Row], line: str | bytes, path: Path, number: int) -> _Row:
+    values = parse_object(line, path, number)
+    refuse_newer(values.get("schema"), f"{path}:{number}")
+    try:
+        return adapter.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}:{number}: field {name!r}: {first['msg']} (got {first['input']!r:.80})") from error
+
+
+def refuse_newer(schema: object, where: str) -> None:
+    """Raises ConfigError if `schema` is missing, not a number, or newer than this package reads."""
+    if not isinstance(schema, int):
+        raise ConfigError(f"{where}: field 'schema' is {schema!r}; expected the number {SCHEMA}")
+    if schema > SCHEMA:
+        raise ConfigError(
+            f"{where}: schema {schema} is newer than {SCHEMA}, the newest known here; upgrade the package"
+        )
+
+
+def _plain_type(name: str) -> Any:
+    hint = get_type_hints(TurnRow)[name]
+    parts = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) is UnionType else [hint]
+    literals = [part for part in parts if get_origin(part) is Literal]
+    return str if literals else parts[0]
+
+
+COLUMNS: dict[str, Any] = {f.name: _plain_type(f.name) for f in fields(TurnRow)}
+"""Column name -> Python type, in the order of the row."""
+
+_PANDAS = {int: "Int64", float: "float64", bool: "boolean", str: "object"}
+
+
+def rows_frame(rows: Sequence[TurnRow]) -> pd.DataFrame:
+    """`rows` as a data frame, one column a field in the order of the row; whole numbers and flags keep their nulls."""
+    import pandas as pd
+
+    columns = {
+        name: pd.Series([getattr(row, name) for row in rows], dtype=_PANDAS.get(kind, "object"))
+        for name, kind in COLUMNS.items()
+    }
+    return pd.DataFrame(columns)
+
+
+def rows_table(rows: Sequence[TurnRow]) -> pa.Table:
+    """`rows` as an Arrow table with explicit types, so that an all-null column keeps its type."""
+    import pyarrow as pa
+
+    plain = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list[int]: pa.list_(pa.int64())}
+    schema = pa.schema([(name, plain.get(kind, pa.map_(pa.string(), pa.string()))) for name, kind in COLUMNS.items()])
+    columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+    columns["labels"] = [list(row.labels.items()) for row in rows]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,67 @@
+"""The attention function our targets use, registered through transformers' own extension point.
+
+Keys and values arrive as views into the SlotCache, so grouped-query attention must not expand them: the G query
+heads that share one key/value head are folded into the query length instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from agentbench_spec.errors import ConfigError
+
+NAME = "agentbench_slots"
+"""Value for `config._attn_implementation`."""
+
+_UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of new positions over a slot cache.
+
+    query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, T] additive in query dtype, G = Hq /
+    Hkv, as `causal_mask` makes it (None: every position may be seen). Returns ([B, n, Hq, D], None).
+
+    Raises ConfigError for a variant that this function does not compute (sliding window, soft cap, sinks).
+    """
+    for name in _UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise ConfigError(f"this target's attention needs {name!r}, which the engine does not compute")
+    batch, query_heads, n, width = query.shape
+    kv_heads = key.shape[1]
+    folded = query.reshape(batch, kv_heads, query_heads // kv_heads * n, width)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        folded, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout
+    )
+    return out.view(batch, query_heads, n, width).transpose(1, 2), None
+
+
+def causal_mask(start: Tensor, n: int, extent: int, groups: int, dtype: torch.dtype) -> Tensor:
+    """Additive mask for queries at positions start .. start + n - 1 over cache positions 0 .. extent - 1.
+
+    start [B] int64. Returns [B, 1, groups * n, extent] dtype: 0 where position <= query position, -inf elsewhere, the
+    n rows repeated once per query head of a group, in `slot_attention`'s folded order.
+    """
+    at = start[:, None] + torch.arange(n, device=start.device)  # [B, n]
+    seen = torch.arange(extent, device=start.device) <= at[:, :, None]  # [B, n, extent]
+    mask = torch.zeros(seen.shape, dtype=dtype, device=start.device).masked_fill_(~seen, float("-inf"))
+    return mask.repeat(1, groups, 1)[:, None]
+
+
+def register() -> str:
+    """Make `slot_attention` known to transformers; returns the name to select it by. Safe to call twice."""
+    AttentionInterface.register(NAME, slot_attention)
+    return NAME

@@ -1,0 +1,226 @@
+"""Speculative decoding of one turn. This file is the whole loop; it is the only one that sees target and drafter act.
+
+anchor ──► propose ──► verify ──► accept ──► observe ──┐
+  ▲        k guesses   one target  longest   the drafter │
+  │                    pass over   prefix    learns what │
+  │                    k + 1       + 1       was kept    │
+  └──────────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentbench_spec.drafting import Drafter, Proposal, Span
+from agentbench_spec.errors import ContractError
+from agentbench_spec.records import StopReason
+from agentbench_spec.sampling import RowSampler, pick, probabilities
+from agentbench_spec.target import Evaluated, Target
+from agentbench_spec.timing import Clock
+from agentbench_spec.verify import Verdict, accept_equal, accept_sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a turn ends, and how far ahead a drafter may guess."""
+
+    k: int
+    """Drafted tokens per round; 0: plain decoding."""
+    max_new_tokens: int
+    """Output cap, the prefill token included."""
+    stop_ids: frozenset[int] = frozenset()
+
+
+class Round(NamedTuple):
+    """What one round did."""
+
+    proposed: int
+    """Drafts verified."""
+    matched: int
+    """Drafts accepted, before any stop rule."""
+    emitted: int
+    """Tokens added to the text, clipped at stop tokens and the cap."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One row's turn: its prefill is done and its anchor, the first output token, is chosen."""
+
+    position: int
+    """Text position of the anchor."""
+    output: list[int]
+    """Emitted ids, the prefill token first; the last one is the anchor."""
+    reference: Sequence[int] | None = None
+    """Forced decoding: what the target "chooses", output[0] included."""
+    rounds: list[Round] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+
+    def take(self, tokens: Sequence[int], proposed: int, limits: Limits) -> int:
+        """Append the round's accepted drafts and next token, clipped; returns how many were kept."""
+        kept = tokens[: self._room(limits)]
+        for i, token in enumerate(kept):
+            if token in limits.stop_ids:
+                kept = kept[: i + 1]
+                break
+        self.output.extend(kept)
+        self.position += len(kept)
+        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept)))
+        self.end(limits)
+        return len(kept)
+
+    def end(self, limits: Limits) -> None:
+        """Set the stop reason if the turn is over."""
+        if self.output[-1] in limits.stop_ids:
+            self.stop_reason = "stop"
+        elif self.reference is not None and len(self.output) >= len(self.reference):
+            self.stop_reason = "end_of_record"
+        elif len(self.output) >= limits.max_new_tokens:
+            self.stop_reason = "length"
+
+    def _room(self, limits: Limits) -> int:
+        cap = limits.max_new_tokens if self.reference is None else min(limits.max_new_tokens, len(self.reference))
+        return cap - len(self.output)
+
+
+def decode(
+    target: Target, drafter: Drafter, turns: Sequence[Turn | None], limits: Limits, sampler: RowSampler, clock: Clock
+) -> None:
+    """Decode every turn to its end, in place. turns[row] is the turn of each engine row; None: an idle row.
+
+    Raises ContractError if the drafter's proposal breaks its contract.
+    """
+    drafter.sampler = sampler
+    k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
+    device = target.info.device
+    live = [turn for turn in turns if turn is not None]
+    for turn in live:
+        turn.end(limits)  # a turn may end on its prefill token: no round, no τ
+    while any(turn.stop_reason is None for turn in live):
+        decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
+        with clock.phase("draft"):
+            anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
+            position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
+            proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
+            drafts, probs, count = trimmed(proposal, device)
+        with clock.phase("verify"):
+            start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
+            block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
+            evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
+        with clock.phase("accept"):
+            verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler)
+            # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
+            next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
+                1, verdict.matched[:, None], verdict.next_ids[:, None]
+            )
+            outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one sync
+            kept = [0] * len(turns)
+            for row, turn in enumerate(decoding):
+                if turn is not None:
+                    *tokens, matched, proposed = outcome[row]
+                    kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
+                    target.commit(row, turn.position)
+        with clock.phase("draft_append"):
+            drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
+
+
+def accept(
+    logits: Tensor,
+    drafts: Tensor,
+    probs: Tensor | None,
+    count: Tensor,
+    decoding: Sequence[Turn | None],
+    sampler: RowSampler,
+) -> Verdict:
+    """The target's word on a round: equality with its own choice (greedy, forced), or rejection sampling.
+
+    logits [B, k + 1, V]; drafts [B, k]; probs [B, k, V] or None; count [B].
+    """
+    k = drafts.shape[1]
+    if any(turn is not None and turn.reference is not None for turn in decoding):
+        verdict = accept_equal(recorded(decoding, k + 1, logits.device), drafts, count)
+        return Verdict(verdict.matched, verdict.next_ids.clamp_min(0))  # past the record's end: clipped by the turn
+    if sampler.greedy:
+        return accept_equal(logits.argmax(-1), drafts, count)
+    p = probabilities(logits, sampler.sampling)
+    uniform = sampler.uniform(k + 1)
+    matched, following = accept_sampled(p, drafts, probs, uniform[:, :k], count)
+    return Verdict(matched, pick(following, uniform[:, k]))
+
+
+def recorded(decoding: Sequence[Turn | None], n: int, device: torch.device) -> Tensor:
+    """The next n recorded tokens of each row, [B, n] int64; -1, which no draft equals, past the record's end."""
+    rows = []
+    for turn in decoding:
+        ahead = [] if turn is None or turn.reference is None else list(turn.reference[len(turn.output) :][:n])
+        rows.append(ahead + [-1] * (n - len(ahead)))
+    return torch.tensor(rows, device=device)
+
+
+def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
+    """The proposal, if its shapes keep the contract (shapes only: values would cost a device sync).
+
+    Raises ContractError naming the clause that is broken.
+    """
+    ids, probs, count = proposal.ids, proposal.probs, proposal.count
+    clauses = {
+        "ids must be int64": ids.dtype == torch.int64,
+        f"ids must be [{rows}, 0..{k}]": ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k,
+        "probs must be [B, k, V] like ids and the target's vocabulary": probs is None
+        or tuple(probs.shape) == (*ids.shape, target.info.vocab_size),
+        f"count must be [{rows}]": count is None or tuple(count.shape) == (rows,),
+    }
+    for clause, kept in clauses.items():
+        if not kept:
+            raise ContractError(f"drafter {drafter.spec.name!r} proposed ids {tuple(ids.shape)} {ids.dtype}: {clause}")
+    return proposal
+
+
+def trimmed(proposal: Proposal, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no row counts, if the host knows them.
+
+    Verifying padding costs target time; asking a device for its counts would cost a sync.
+    """
+    ids, probs, count = proposal.ids, proposal.probs, proposal.count
+    if count is None:
+        return ids, probs, ids.new_full((len(ids),), ids.shape[1])
+    if count.device.type == "cpu":
+        width = int(count.max())
+        ids, probs = ids[:, :width], None if probs is None else probs[:, :width]
+    return ids, probs, count.to(device)
+
+
+def span_of(
+    drafter: Drafter,
+    rows: Collection[int],
+    start: Sequence[int],
+    count: Sequence[int],
+    input_ids: Tensor,
+    next_ids: Tensor,
+    evaluated: Evaluated,
+) -> Span:
+    """What a drafter gets to see of one evaluation: the counts, and the states its spec asks for.
+
+    input_ids, next_ids [B, n]; rows, start, count: B values each.
+    """
+    device = input_ids.device
+    counts = torch.tensor(count, device=device)
+    hidden = None
+    if drafter.spec.hidden_scope != "none":
+        states = [evaluated.states[layer] for layer in drafter.spec.hidden_layers]
+        if drafter.spec.hidden_scope == "last":
+            row, last = torch.arange(len(count), device=device), (counts - 1).clamp_min(0)
+            states = [state[row, last][:, None] for state in states]
+        hidden = torch.stack(states, dim=2)
+    return Span(
+        rows=torch.tensor(list(rows), device=device),
+        start=torch.tensor(start, device=device),
+        count=counts,
+        input_ids=input_ids,
+        next_ids=next_ids,
+        hidden=hidden,
+    )

@@ -1,0 +1,150 @@
+"""Where the seconds of a turn go: two clocks that are never mixed in one number.
+
+*wall* synchronises the device only where a turn begins and ends; every speed-up comes from it. *attribution* also
+takes a time per phase. On a CPU nothing runs behind the host's back, so one pass serves both; on a GPU a phase is a
+pair of events, read after the turn, and the pass is slower than the wall pass by what the report states.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+PHASES = ("draft", "verify", "accept", "draft_append")
+"""Exclusive phases of decoding, in the order of a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one decoded turn."""
+
+    total_s: float
+    phases_s: dict[str, float] | None
+    """Seconds per phase; None on the wall clock."""
+
+    @property
+    def other_s(self) -> float | None:
+        """The remainder: the harness itself."""
+        return None if self.phases_s is None else self.total_s - sum(self.phases_s.values())
+
+
+class Clock:
+    """The wall clock, and base of the attribution clocks. One object per pass over a turn."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._began_s = 0.0
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def begin(self) -> None:
+        """Start of the turn's decoding."""
+        self._synchronise()
+        self._began_s = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Attribute what runs inside to `name`, one of PHASES. Phases do not nest."""
+        yield
+
+    def end(self) -> Times:
+        """End of the turn's decoding."""
+        self._synchronise()
+        return Times(time.perf_counter() - self._began_s, self._phases_s())
+
+    def _phases_s(self) -> dict[str, float] | None:
+        return None
+
+
+class HostClock(Clock):
+    """Phases by the host's clock; exact where work is done when a call returns."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self._spent_s = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent_s[name] += time.perf_counter() - began_s
+
+    def _phases_s(self) -> dict[str, float]:
+        return self._spent_s
+
+
+class EventClock(Clock):
+    """Phases by CUDA events: recorded on the stream, read once the turn is over."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        began.record()
+        try:
+            yield
+        finally:
+            ended.record()
+            self._events.append((name, began, ended))
+
+    def _phases_s(self) -> dict[str, float]:
+        spent_s = dict.fromkeys(PHASES, 0.0)
+        for name, began, ended in self._events:
+            spent_s[name] += began.elapsed_time(ended) / 1e3
+        return spent_s
+
+
+def clocks(mode: str, device: torch.device) -> list[type[Clock]]:
+    """The passes a turn is decoded in: `mode` is host, wall, attribution or both."""
+    attribution: type[Clock] = EventClock if device.type == "cuda" else HostClock
+    passes: dict[str, list[type[Clock]]] = {
+        "host": [attribution],
+        "wall": [Clock],
+        "attribution": [attribution],
+        "both": [Clock, attribution],
+    }
+    return passes[mode]
+
+
+def resolve_mode(mode: str, device: torch.device) -> str:
+    """ "auto" becomes host on a CPU and both on a GPU."""
+    if mode != "auto":
+        return mode
+    return "both" if device.type == "cuda" else "host"
+
+
+class Stopwatch:
+    """Seconds between two synchronised points: `with Stopwatch(device) as watch: ...; watch.seconds`."""
+
+    def __init__(self, device: torch.device):
+        self._clock = Clock(device)
+        self.seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self._clock.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = self._clock.end().total_s
+
+
+def phase_cost_s(device: torch.device, repeats: int = 2000) -> float:
+    """Seconds that reading the clock around one phase takes: what attribution costs the host, per phase."""
+    clock = HostClock(device)
+    began_s = time.perf_counter()
+    for _ in range(repeats):
+        with clock.phase("draft"):
+            pass
+    return (time.perf_counter() - began_s) / repeats
