@@ -98,8 +98,8 @@ def decode(
     k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
     device = target.info.device
     live = [turn for turn in turns if turn is not None]
-    for turn in live:
-        turn.end(limits)  # a turn may end on its prefill token: no round, no τ
+    for begun in live:
+        begun.end(limits)  # a turn may end on its prefill token: no round, no τ
     while any(turn.stop_reason is None for turn in live):
         decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
         with clock.phase("draft"):

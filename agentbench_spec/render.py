@@ -85,6 +85,11 @@ class Renderer:
         self._check_header(header, given, segment, where)
         return self._to_stop(self._encode_after(header, segment[len(given) :]), where)
 
+    def text(self, ids: Sequence[int]) -> str:
+        """What the target said with `ids`: everything before the first stop token, special tokens kept as text."""
+        end = next((i for i, token in enumerate(ids) if token in self._stop), len(ids))
+        return str(self._tokenizer.decode(list(ids[:end]), skip_special_tokens=False))
+
     def _split(self, rollout: Rollout, index: int, where: str) -> tuple[str, str]:
         """The generation prompt, and the assistant turn as the template renders it."""
         context, tools = rollout.messages[:index], rollout.tools_at(index)

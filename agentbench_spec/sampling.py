@@ -26,6 +26,9 @@ class Sampling:
         return self.temperature == 0
 
 
+GREEDY = Sampling()
+
+
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Distribution the target samples from: temperature, then top-k, then softmax, then top-p, renormalised.
 

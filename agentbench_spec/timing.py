@@ -106,14 +106,14 @@ class EventClock(Clock):
         return spent_s
 
 
-def clocks(mode: str, device: torch.device) -> list[type[Clock]]:
-    """The passes a turn is decoded in: `mode` is host, wall, attribution or both."""
+def clocks(mode: str, device: torch.device) -> list[tuple[bool, type[Clock]]]:
+    """The passes a turn is decoded in, each as (gives the wall time, its clock); mode is a row's `clock`."""
     attribution: type[Clock] = EventClock if device.type == "cuda" else HostClock
-    passes: dict[str, list[type[Clock]]] = {
-        "host": [attribution],
-        "wall": [Clock],
-        "attribution": [attribution],
-        "both": [Clock, attribution],
+    passes: dict[str, list[tuple[bool, type[Clock]]]] = {
+        "host": [(True, attribution)],
+        "wall": [(True, Clock)],
+        "attribution": [(False, attribution)],
+        "both": [(True, Clock), (False, attribution)],
     }
     return passes[mode]
 
@@ -136,8 +136,9 @@ class Stopwatch:
         self._clock.begin()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool | None:
         self.seconds = self._clock.end().total_s
+        return None
 
 
 def phase_cost_s(device: torch.device, repeats: int = 2000) -> float:

@@ -1,0 +1,224 @@
+"""A rollout, turn by turn: one prefill, many decoders.
+
+For each turn the prompt is rendered anew, only what earlier turns left undone is prefilled, and from that one state
+every decoder runs in rotated order, the baseline among them. So all see the same context, the same anchor and the same
+minute of the machine, and a turn's speed-up is a paired measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
+from agentbench_spec.records import Status, TurnRow
+from agentbench_spec.render import common_prefix
+from agentbench_spec.rollout import Message, Rollout
+from agentbench_spec.rows import (
+    Conditions,
+    Decoded,
+    DraftLimit,
+    TurnState,
+    describe,
+    fill_comparison,
+    fill_counts,
+    fill_prefill,
+    fill_times,
+    identity,
+    status_of,
+)
+from agentbench_spec.sampling import RowSampler, generator, pick, probabilities
+from agentbench_spec.session import Session
+from agentbench_spec.target import Target
+from agentbench_spec.timing import Clock, clocks
+
+BASELINE = "none"
+"""Name of the drafter that every speed-up is measured against."""
+
+
+class Renders(Protocol):
+    """Turns messages into the target's token ids; see `agentbench_spec.render.Renderer`."""
+
+    def prompt(self, rollout: Rollout, index: int) -> list[int]:
+        """Ids of everything before message `index`, with the header that asks for it."""
+        ...
+
+    def reply(self, rollout: Rollout, index: int) -> list[int]:
+        """Ids of message `index` as the target would have to emit them."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What was said, without the stop token."""
+        ...
+
+
+class Replayer:
+    """Replays rollouts on one engine row of a target, for a set of open drafters."""
+
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], renderer: Renders, conditions: Conditions, workload: str
+    ):
+        """Raises ConfigError if the baseline is missing or the conditions contradict each other."""
+        if BASELINE not in drafters:
+            raise ConfigError(f"the baseline {BASELINE!r} must be among the drafters: every speed-up is against it")
+        if conditions.decode_mode == "forced" and not conditions.sampling.greedy:
+            raise ConfigError("decode_mode=forced has no target choice to sample: set temperature to 0")
+        if conditions.decode_mode == "forced" and conditions.history_mode == "self":
+            raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
+        self.target, self.drafters, self.renderer = target, dict(drafters), renderer
+        self.conditions, self.workload = conditions, workload
+
+    def replay(self, rollout: Rollout) -> Iterator[list[TurnRow]]:
+        """The rows of each turn, all drafters together. A fault ends at most this rollout, as a row that says so."""
+        session = Session(self.target, self.drafters, chunk_tokens=self.conditions.chunk_tokens)
+        said: Rollout = rollout
+        expected: list[int] = []
+        points = rollout.decode_points()[: self.conditions.max_turns]
+        for index, message in enumerate(points):
+            state = TurnState(index, message)
+            try:
+                prompt = self.renderer.prompt(said, message)
+                reply = self.renderer.reply(said, message)
+                problem = self._refusal(rollout, message, prompt)
+                if problem is None:
+                    state.drift_tokens = len(expected) - common_prefix(expected, prompt)
+                    self._measure(session, state, rollout, prompt, reply)
+            except Exception as error:  # one bad rollout never ends a run; the row carries what happened
+                yield [self._row(rollout, state, name, status="error", error=describe(error)) for name in self.drafters]
+                return
+            yield self._rows(session, rollout, state, problem)
+            if state.decoded and self.conditions.history_mode == "self":
+                output = state.decoded[BASELINE].turn.output
+                said, expected = self._say(said, message, output), [*prompt, *output]
+            else:
+                expected = [*prompt, *reply]
+
+    def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
+        """(status, why) if the turn cannot be measured at all."""
+        need, window = len(prompt) + self.conditions.limits.max_new_tokens, self.target.info.max_positions
+        if need > min(window, self.target.capacity):
+            return "oversized", (
+                f"{len(prompt)} prompt tokens + {self.conditions.limits.max_new_tokens} new ones exceed the target's "
+                f"window of {window} (engine capacity {self.target.capacity})"
+            )
+        if self.conditions.decode_mode == "forced" and rollout.messages[message].synthetic:
+            return "no_reference", "the recorded reply is a placeholder, not a record"
+        return None
+
+    def _measure(
+        self, session: Session, state: TurnState, rollout: Rollout, prompt: list[int], reply: list[int]
+    ) -> None:
+        """Prefill once, then run every decoder that can take this turn, in rotated order."""
+        forced = self.conditions.decode_mode == "forced"
+        if self.conditions.prefix_mode == "cold":
+            session.reset()
+        need = len(prompt) + self.conditions.limits.max_new_tokens
+        for name in session.taking_part:
+            limit = self.drafters[name].spec.max_positions
+            if limit is not None and need > limit:
+                session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
+        choose = self._chooser(rollout, state.index, reply[0] if forced else None)
+        state.prefill = session.prefill(prompt, choose)
+        names = session.taking_part
+        shift = state.index % len(names)
+        for order, name in enumerate(names[shift:] + names[:shift]):
+            self._decode(session, state, rollout, name, order, reply if forced else None)
+
+    def _decode(
+        self,
+        session: Session,
+        state: TurnState,
+        rollout: Rollout,
+        name: str,
+        order: int,
+        reference: Sequence[int] | None,
+    ) -> None:
+        for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
+            clock: Clock = pass_clock(self.target.info.device)
+            sampler = self._sampler(rollout, state.index, name)
+            try:
+                turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
+            except Exception as error:
+                if name == BASELINE:
+                    raise
+                session.drop(name, error)
+                state.decoded.pop(name, None)
+                return
+            decoded = state.decoded.setdefault(name, Decoded(turn, order, state_bytes))
+            if wall:
+                decoded.wall = times
+            if times.phases_s is not None:
+                decoded.attributed = times
+
+    def _sampler(self, rollout: Rollout, turn: int, drafter: str) -> RowSampler:
+        device = self.target.info.device
+        parts = [(self.conditions.seed, rollout.id, turn, drafter, row) for row in range(self.target.rows)]
+        return RowSampler(self.conditions.sampling, [generator(device, *part) for part in parts])
+
+    def _chooser(self, rollout: Rollout, turn: int, recorded: int | None) -> Callable[[Tensor], int]:
+        """How the turn's first token is chosen from the prompt's last logits."""
+
+        def choose(logits: Tensor) -> int:
+            if recorded is not None:
+                return recorded
+            if self.conditions.sampling.greedy:
+                return int(logits.argmax())
+            draw = torch.rand(
+                (),
+                generator=generator(logits.device, self.conditions.seed, rollout.id, turn, "target"),
+                dtype=torch.float64,
+                device=logits.device,
+            )
+            return int(pick(probabilities(logits, self.conditions.sampling), draw))
+
+        return choose
+
+    def _say(self, said: Rollout, message: int, output: Sequence[int]) -> Rollout:
+        """The rollout with message `message` replaced by what the target itself said."""
+        spoken = Message(role="assistant", content=self.renderer.text(output), synthetic=True)
+        return said.model_copy(update={"messages": (*said.messages[:message], spoken, *said.messages[message + 1 :])})
+
+    def _rows(
+        self, session: Session, rollout: Rollout, state: TurnState, problem: tuple[Status, str] | None
+    ) -> list[TurnRow]:
+        """One row per drafter, compared with the baseline of this turn."""
+        if problem is not None:
+            status, why = problem
+            return [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
+        rows = {}
+        for name, drafter in self.drafters.items():
+            row = rows[name] = self._row(rollout, state, name)
+            if name in state.decoded:
+                decoded = state.decoded[name]
+                row.order, row.draft_state_bytes = decoded.order, decoded.state_bytes
+                fill_counts(row, decoded.turn)
+                fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
+            else:
+                why_out = session.failed[name]
+                row.status, row.error = status_of(why_out), describe(why_out)
+        baseline = rows[BASELINE]
+        for name in state.decoded:
+            fill_comparison(rows[name], baseline, self._compare(state, name))
+        return list(rows.values())
+
+    def _row(self, rollout: Rollout, state: TurnState, name: str, **fields: Any) -> TurnRow:
+        shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
+        row = TurnRow(**shared, drafter=name, **fields)
+        fill_prefill(row, state, self.target.cache.bytes_per_token)
+        return row
+
+    def _compare(self, state: TurnState, name: str) -> Comparison | None:
+        """Losslessness; None where outputs are drawn at random and need not agree."""
+        if not self.conditions.sampling.greedy:
+            return None
+        tolerance = self.conditions.tie_tolerance
+        if tolerance is None:
+            tolerance = TIE_TOLERANCE[self.target.info.dtype]
+        turn, baseline = state.decoded[name].turn, state.decoded[BASELINE].turn
+        start = turn.position - len(turn.output) + 1
+        return compare(self.target, 0, start, turn.output, baseline.output, tolerance)
