@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from agentbench_spec.drafting import ConfigError, TargetInfo
 
-from .chain import Attend, Entries
+from .chain import Attend
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
 from .eagle3_layouts import Eagle3Config, Eagle3Shape, check_taps, infer_shape, read_shapes, rename
 from .qwen3 import Attention, Geometry, Mlp, RMSNorm, Rope, Rotary, lay_end_to_end, rms_norm, rotate
@@ -37,7 +37,6 @@ class Eagle3Layer(nn.Module):
 class Eagle3Net(nn.Module):
     """Parameters of an EAGLE-3 head, and its maths on fused features and tokens."""
 
-    invertible = True
     d2t: Tensor | None
     t2d: Tensor | None
 
@@ -47,7 +46,7 @@ class Eagle3Net(nn.Module):
         width, eps = geometry.hidden_size, geometry.rms_norm_eps
         features = shape.taps * shape.target_hidden_size
         self.geometry, self.config, self.taps = geometry, config, shape.taps
-        self.feature_size, self.seed_size = width, 2 * geometry.num_kv_heads * geometry.head_dim
+        self.feature_size = width
         self.qk_norm = shape.qk_norm
         self.fc = nn.Linear(features, width, bias=shape.fc_bias)
         self.input_norm = RMSNorm(features, eps) if shape.input_norm else None
@@ -71,12 +70,11 @@ class Eagle3Net(nn.Module):
         self.target_ids = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
         self.d2t = self.t2d = None
         layer = self._layer
-        attention, width = layer.self_attn, self.geometry.hidden_size
+        attention = layer.self_attn
         self._key_gain = attention.k_norm.get_parameter("weight") if self.qk_norm else None
         self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
         self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
-        queries = self.geometry.num_heads * self.geometry.head_dim
-        self._kv_of_token, self._kv_of_feature = self._qkv[queries:, :width], self._qkv[queries:, width:]
+        self._kv = self._qkv[self.geometry.num_heads * self.geometry.head_dim :]
         self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
         if self._key_gain is not None:
             q_gain = attention.q_norm.get_parameter("weight").expand(self.geometry.num_heads, -1)
@@ -105,37 +103,15 @@ class Eagle3Net(nn.Module):
             features = self.input_norm(features)
         return self.fc(features)  # type: ignore[no-any-return]
 
-    def seed(self, features: Tensor) -> Tensor:
-        """features [..., H] -> the part of keys and values that comes from them [..., 2 * Nkv * d]."""
-        return F.linear(self._layer.hidden_norm(features), self._kv_of_feature)
-
-    def pair(self, seeds: Tensor, token_ids: Tensor, rope: Rope) -> Entries:
-        """seeds [B, n, 2 * Nkv * d] and the tokens after them [B, n] -> keys, values [B, n, Nkv, d], key factors."""
-        keys, values = self._split(seeds + self._token_part(token_ids))
-        factors = None
+    def pair(self, features: Tensor, token_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """features [B, n, H], the tokens after them [B, n], positions [B, n] -> keys, values [B, n, Nkv, d]."""
+        pair = torch.stack((self.embed(token_ids), features), 2)
+        normed = rms_norm(pair, self._pair_gain, self.geometry.rms_norm_eps).flatten(2)
+        heads = F.linear(normed, self._kv).view(*token_ids.shape, 2, -1, self.geometry.head_dim)
+        keys, values = heads.unbind(2)
         if self._key_gain is not None:
-            wide = keys.float()
-            factors = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.geometry.rms_norm_eps)
-            keys = self._key_gain * (wide * factors).to(keys.dtype)
-        return rotate(keys.transpose(1, 2), rope).transpose(1, 2), values, factors
-
-    def unpair(self, entries: Entries, token_ids: Tensor, rope: Rope) -> Tensor:
-        """Inverse of `pair` for the tokens it was given: entries [B, n, Nkv, d] -> seeds [B, n, 2 * Nkv * d]."""
-        keys, values, factors = entries
-        cos, signed_sin = (part.float() for part in rope)
-        keys = rotate(keys.float().transpose(1, 2), (cos, -signed_sin)).transpose(1, 2)
-        if self._key_gain is not None and factors is not None:
-            keys = keys / (self._key_gain.float() * factors)
-        whole = torch.cat((keys.flatten(2), values.float().flatten(2)), -1)
-        return (whole - self._token_part(token_ids).float()).to(values.dtype)
-
-    def _token_part(self, token_ids: Tensor) -> Tensor:
-        return F.linear(self._layer.input_layernorm(self.embed(token_ids)), self._kv_of_token)
-
-    def _split(self, keys_values: Tensor) -> tuple[Tensor, Tensor]:
-        heads, d = self.geometry.num_kv_heads, self.geometry.head_dim
-        keys, values = keys_values.view(*keys_values.shape[:-1], 2, heads, d).unbind(-3)
-        return keys, values
+            keys = rms_norm(keys, self._key_gain, self.geometry.rms_norm_eps)
+        return rotate(keys.transpose(1, 2), self.rope(positions)).transpose(1, 2), values
 
     def step(self, token_ids: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> tuple[Tensor, Tensor]:
         """One row per sequence: token_ids [B], hidden [B, H] (fused feature or the last step's output).

@@ -87,16 +87,24 @@ def test_propose_leaves_no_trace(head: Path) -> None:
     close(drafted(drafter, [77], [30]), fresh(head, ONE, 30, 77))
 
 
-@pytest.mark.parametrize("window", [4096, 6])
-def test_rewritten_history_equals_fresh(head: Path, window: int) -> None:
-    """Five turns, each cut back by little or much (beyond the window of kept features) and continued differently."""
-    drafter, text, length = opened(head, window=window), ONE, 0
+def test_rewritten_history_equals_fresh(head: Path) -> None:
+    """Five turns, each cut back by little or much and continued with other tokens, the one after the cut included."""
+    drafter, text = opened(head), ONE
     for turn, (cut, until) in enumerate([(0, 40), (38, 60), (12, 55), (1, 30), (29, 80)]):
         drafter.truncate(0, cut)
         text = text.rewritten(cut, Text.random(90, 10 + turn, taps=5))
         feed(drafter, text, until, start=cut, chunk=9)
-        length = until
-        close(drafted(drafter, [5], [length]), fresh(head, text, length, 5))
+        close(drafted(drafter, [5], [until]), fresh(head, text, until, 5))
+
+
+def test_history_rewritten_beyond_the_window_equals_fresh(head: Path) -> None:
+    """As the engine cuts: it runs the last shared token again, so the token after the cut is the same as before."""
+    drafter, text = opened(head, window=6), ONE
+    for turn, (cut, until) in enumerate([(0, 40), (12, 55), (1, 30), (20, 80)]):
+        drafter.truncate(0, cut)
+        text = text.rewritten(cut + 1, Text.random(90, 10 + turn, taps=5))
+        feed(drafter, text, until, start=cut, chunk=9)
+        close(drafted(drafter, [5], [until]), fresh(head, text, until, 5))
 
 
 def test_continuation_thrown_away_is_drafted_again_with_any_anchor(head: Path) -> None:
@@ -159,14 +167,14 @@ def test_stop_ids_end_a_proposal(head: Path) -> None:
 
 
 def test_state_bytes_follow_the_config(head: Path) -> None:
-    """Two tensors of one layer's KV heads per position, within 5 %, linear in the text, back to 0 when it is cut."""
+    """Two tensors of one layer's KV heads per position, linear in the text, back to 0 when it is cut."""
     drafter = opened(head, rows=2)
     geometry = drafter.net.geometry
     each = 2 * geometry.num_kv_heads * geometry.head_dim * 4
     for length in (20, 40, 80):
         drafter.truncate(1, 0)
         feed(drafter, ONE, length, row=1)
-        assert drafter.state_bytes(1) == pytest.approx(length * each, rel=0.05)
+        assert drafter.state_bytes(1) == length * each
     drafter.truncate(1, 0)
     assert drafter.state_bytes(1) == 0 and drafter.state_bytes(0) == 0
 
