@@ -48,7 +48,11 @@ class Eagle3Drafter(Drafter):
 
     @torch.no_grad()
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
-        """Chain k draft tokens after the anchor."""
+        """Chain k draft tokens after the anchor. Raises ConfigError if k is beyond the trained length."""
+        if self.spec.max_tokens is not None and k > self.spec.max_tokens:
+            raise ConfigError(
+                f"{self.spec.name}: asked for {k} tokens; this head drafts at most {self.spec.max_tokens}"
+            )
         return self._rows.propose(anchor, position, k, self.sampler, self._stops)
 
     def truncate(self, row: int, length: int) -> None:
