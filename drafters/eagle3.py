@@ -18,6 +18,7 @@ from .nets import eagle3
 from .nets.chain import PairRows
 from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.eagle3_layouts import Eagle3Config, read_config
+from .nets.registry import require_checkpoint
 
 DEFAULT_WINDOW = 4096
 """Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
@@ -38,7 +39,13 @@ class Eagle3Drafter(Drafter):
         self.net = eagle3.load(self._checkpoint, self._config, target)
         self._stops = torch.tensor(self._stop_list, device=target.device) if self._stop_list else None
         self._rows = PairRows(
-            self.net, rows=rows, capacity=capacity, window=self._window, dtype=target.dtype, device=target.device
+            self.spec.name,
+            self.net,
+            rows=rows,
+            capacity=capacity,
+            window=self._window,
+            dtype=target.dtype,
+            device=target.device,
         )
 
     @torch.no_grad()
@@ -65,7 +72,7 @@ class Eagle3Drafter(Drafter):
 
 
 def make(
-    checkpoint: str | Path,
+    checkpoint: str | Path | None = None,
     *,
     revision: str | None = None,
     max_tokens: int | None = None,
@@ -85,7 +92,7 @@ def make(
 
     Raises ConfigError if the checkpoint is no EAGLE-3 head or an option does not fit it.
     """
-    found = open_checkpoint(checkpoint, revision=revision)
+    found = open_checkpoint(require_checkpoint("eagle3", checkpoint), revision=revision)
     config = read_config(found, target_layers=target_layers)
     spec = DrafterSpec(
         name="eagle3",
@@ -93,6 +100,7 @@ def make(
         hidden_scope="all",
         max_tokens=_chain_limit(config, max_tokens),
         max_positions=config.max_positions if max_positions is None else max_positions,
+        version=revision or "0",
     )
     return Eagle3Drafter(found, config, spec, stop_ids=_ids(stop_ids), window=window)
 

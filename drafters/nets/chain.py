@@ -22,6 +22,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ContractError, DraftSampler, Proposal, Span
 
+from .context import RowLengths
 from .qwen3 import Geometry, Rope, grouped_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -63,9 +64,18 @@ class PairRows:
     """Committed pairs of some rows: a one-layer KV, the newest features, and the chain that drafts from them."""
 
     def __init__(
-        self, net: PairNet, *, rows: int, capacity: int, window: int, dtype: torch.dtype, device: torch.device
+        self,
+        name: str,
+        net: PairNet,
+        *,
+        rows: int,
+        capacity: int,
+        window: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        """window: features kept per row, in tokens."""
+        """name: the drafter, for errors; window: features kept per row, in tokens."""
+        self._name = name
         self.net, self._capacity, self._device = net, capacity, device
         self._width = capacity + _SCRATCH
         self._window = min(window, capacity)
@@ -75,7 +85,7 @@ class PairRows:
         self._values = torch.zeros_like(self._keys)
         self._features = torch.zeros(rows, self._window + 1, net.feature_size, dtype=dtype, device=device)
         self._feature_at = torch.full((rows, self._window + 1), -1, dtype=torch.int64, device=device)
-        self._lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._lengths = RowLengths(rows, device)
         self._all_rows = torch.arange(rows, device=device)
         self._lost: set[int] = set()
 
@@ -98,7 +108,7 @@ class PairRows:
         self._keys[span.rows[:, None], :, slot] = keys
         self._values[span.rows[:, None], :, slot] = values
         self._keep_features(span, features, position, counted)
-        self._lengths[span.rows] = torch.where(span.count > 0, span.start + span.count, self._lengths[span.rows])
+        self._lengths.advance(span.rows, span.start, span.count)
 
     def _feature_before(self, rows: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """The feature one before each position [B, feature_size], and whether it is still there [B] bool."""
@@ -118,6 +128,7 @@ class PairRows:
 
         stop_ids [m] int64: a row's proposal ends with the first of these it drafts.
         """
+        self._lengths.check_anchors(position, self._name)
         first = (position - 1).clamp_min(0)
         hidden, kept = self._feature_before(self._all_rows, position)
         attend_at = self._attention(first, k)
@@ -197,13 +208,13 @@ class PairRows:
 
     def truncate(self, row: int, length: int) -> None:
         """Forget positions >= length of `row`."""
-        if length >= int(self._lengths[row]):
+        if length >= int(self._lengths.on_device[row]):
             return
-        self._lengths[row] = length
+        self._lengths.truncate(row, length)
         if length and int(self._feature_at[row, (length - 1) % self._window]) != length - 1:
             self._lost.add(row)
 
     def state_bytes(self, row: int) -> int:
         """Bytes of K/V that `row` holds; the ring of features does not grow with the text."""
         heads, d = self.net.geometry.num_kv_heads, self.net.geometry.head_dim
-        return int(self._lengths[row]) * 2 * heads * d * self._keys.element_size()
+        return int(self._lengths.on_device[row]) * 2 * heads * d * self._keys.element_size()

@@ -128,6 +128,7 @@ class Rotary:
         even = torch.arange(0, geometry.head_dim, 2, dtype=torch.int64, device="cpu").float()
         self._inverse_frequency = (1.0 / geometry.rope_theta ** (even / geometry.head_dim)).to(device)
         self._dtype = dtype
+        self.device = device
 
     def __call__(self, positions: Tensor) -> Rope:
         """positions [B, n] int64 -> cosine and signed sine [B, 1, n, d] in the net's dtype."""
@@ -201,10 +202,19 @@ class Mlp(nn.Module):
         self.gate_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
         self.up_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
         self.down_proj = nn.Linear(geometry.intermediate_size, geometry.hidden_size, bias=False)
+        self._gate_up: Tensor | None = None
+
+    def join(self) -> None:
+        """Compute gate and up in one product from now on; call once, after the weights are in."""
+        self._gate_up = lay_end_to_end([self.gate_proj, self.up_proj])
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., H] -> [..., H]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        if self._gate_up is None:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        else:
+            gate, up = F.linear(x, self._gate_up).chunk(2, -1)
+        return self.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):

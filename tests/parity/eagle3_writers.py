@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import eagle3_kit as kit
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-
-from . import eagle3_kit as kit
 
 HEAD = load_file(kit.DRAFT / "model.safetensors")
 CONFIG: dict[str, Any] = json.loads((kit.DRAFT / "config.json").read_text())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import eagle3_kit as kit
 import pytest
 import torch
 from agentbench_spec_drafters.eagle3 import Eagle3Drafter, make
 from torch import Tensor
-
-from . import eagle3_kit as kit
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import eagle3_kit as kit
 import pytest
 import torch
 from agentbench_spec_drafters.eagle3 import make
@@ -21,8 +22,6 @@ from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator
 from agentbench_spec.session import Session
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Clock
-
-from . import eagle3_kit as kit
 
 CPU = torch.device("cpu")
 

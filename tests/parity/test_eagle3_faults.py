@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import eagle3_kit as kit
 import pytest
 from agentbench_spec_drafters.eagle3 import Eagle3Drafter, make
+from test_eagle3 import mismatches
 from torch import Tensor
 
 from agentbench_spec.drafting import Span
-
-from . import eagle3_kit as kit
-from .test_eagle3 import mismatches
 
 CASE = "c06"
 

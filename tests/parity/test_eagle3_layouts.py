@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import eagle3_kit as kit
+import eagle3_writers as write
 import pytest
 import torch
 from agentbench_spec_drafters.eagle3 import make
 from agentbench_spec_drafters.nets.checkpoint import open_checkpoint
 from agentbench_spec_drafters.nets.eagle3_layouts import read_config
+from test_eagle3 import mismatches
 from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError
-
-from . import eagle3_kit as kit
-from . import eagle3_writers as write
-from .test_eagle3 import mismatches
 
 Tensors = dict[str, Tensor]
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import eagle3_kit as kit
+import eagle3_writers as write
 import pytest
 import torch
 from agentbench_spec_drafters.eagle3 import Eagle3Drafter, make
+from chain_rows_kit import Probing, Text, drafted, feed, span
 from torch import Tensor
 
 from agentbench_spec.drafting import ContractError, Span
-
-from . import eagle3_kit as kit
-from . import eagle3_writers as write
-from .chain_rows_kit import Probing, Text, drafted, feed, span
 
 ONE, OTHER = Text.random(90, 1, taps=5), Text.random(90, 2, taps=5)
 
