@@ -15,13 +15,10 @@ from torch import Tensor
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
 from .nets import eagle3
-from .nets.chain import PairRows
+from .nets.chain import DEFAULT_WINDOW, PairRows
 from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.eagle3_layouts import Eagle3Config, read_config
 from .nets.registry import require_checkpoint
-
-DEFAULT_WINDOW = 4096
-"""Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
 
 
 class Eagle3Drafter(Drafter):
@@ -48,12 +45,12 @@ class Eagle3Drafter(Drafter):
             device=target.device,
         )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def observe(self, span: Span) -> None:
         """Fuse the features of the span and write the entries they complete."""
         self._rows.observe(span)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         """Chain k draft tokens after the anchor. Raises ConfigError if k is beyond the trained length."""
         if self.spec.max_tokens is not None and k > self.spec.max_tokens:

@@ -28,6 +28,9 @@ from .qwen3 import Geometry, Rope, grouped_attention
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(queries [B, Nq, 1, d], keys, values [B, Nkv, 1, d]) -> mixed [B, Nq, 1, d], the new entry included."""
 
+DEFAULT_WINDOW = 4096
+"""Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
+
 _BUCKET = 64
 """On CPU, attention spans the longest row rounded up to this many slots."""
 
@@ -56,8 +59,13 @@ class PairNet(Protocol):
         Returns keys and values [B, n, Nkv, d].
         """
 
-    def step(self, token_ids: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> tuple[Tensor, Tensor]:
-        """One row per sequence: tokens [B], hidden [B, feature_size] -> (hidden of the next step, logits [B, V_d])."""
+    def step(
+        self, token_ids: Tensor, hidden: Tensor, position: Tensor, rope: Rope, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """One row per sequence: tokens [B], hidden [B, feature_size], the entry's position [B] and its rope.
+
+        Returns the hidden of the next step and logits [B, V_d].
+        """
 
 
 class PairRows:
@@ -132,12 +140,13 @@ class PairRows:
         first = (position - 1).clamp_min(0)
         hidden, kept = self._feature_before(self._all_rows, position)
         attend_at = self._attention(first, k)
-        cos, sin = self.net.rope(first[:, None] + torch.arange(k, device=self._device))
-        slots = torch.where(position[:, None] > 0, first[:, None] + torch.arange(k, device=self._device), self._width)
+        at = first[:, None] + torch.arange(k, device=self._device)
+        cos, sin = self.net.rope(at)
+        slots = torch.where(position[:, None] > 0, at, self._width)
         token, ids, probs = anchor.clamp_min(0), [], []
         for j in range(k):
             rope = (cos[:, :, j : j + 1], sin[:, :, j : j + 1])
-            hidden, logits = self.net.step(token, hidden, rope, attend_at(j, slots[:, j]))
+            hidden, logits = self.net.step(token, hidden, at[:, j], rope, attend_at(j, slots[:, j]))
             token, distribution = self._pick(logits, sampler)
             ids.append(token)
             probs.append(distribution)

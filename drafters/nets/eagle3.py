@@ -73,7 +73,7 @@ class Eagle3Net(nn.Module):
         attention = layer.self_attn
         self._key_gain = attention.k_norm.get_parameter("weight") if self.qk_norm else None
         self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
+        layer.mlp.join()
         self._kv = self._qkv[self.geometry.num_heads * self.geometry.head_dim :]
         self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
         if self._key_gain is not None:
@@ -113,7 +113,9 @@ class Eagle3Net(nn.Module):
             keys = rms_norm(keys, self._key_gain, self.geometry.rms_norm_eps)
         return rotate(keys.transpose(1, 2), self.rope(positions)).transpose(1, 2), values
 
-    def step(self, token_ids: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> tuple[Tensor, Tensor]:
+    def step(
+        self, token_ids: Tensor, hidden: Tensor, position: Tensor, rope: Rope, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
         """One row per sequence: token_ids [B], hidden [B, H] (fused feature or the last step's output).
 
         Returns what the next step takes as hidden [B, H], and logits [B, V_d].
@@ -123,8 +125,7 @@ class Eagle3Net(nn.Module):
         mixed = attend(*self._queries_keys_values(normed.flatten(1), rope))
         residual = normed[:, 1] if self.config.norm_before_residual else hidden
         residual = residual + self._layer.self_attn.o_proj(mixed.flatten(1))
-        gate, up = F.linear(self._layer.post_attention_layernorm(residual), self._gate_up).chunk(2, -1)
-        raw = residual + self._layer.mlp.down_proj(F.silu(gate) * up)
+        raw = residual + self._layer.mlp(self._layer.post_attention_layernorm(residual))
         normed_raw = self.norm(raw)
         logits = self.lm_head(normed_raw if self.config.norm_logits else raw)
         return (normed_raw if self.config.feed_back_normed else raw), logits

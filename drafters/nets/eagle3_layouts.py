@@ -27,7 +27,7 @@ DEFAULT_ROPE_THETA = 10000.0
 """Rope base of "midlayer" and speculators heads whose config has none, as their own loaders assume."""
 
 _QWEN3_LAYERS = {1024: 28, 2048: 28, 2560: 36, 4096: 36, 5120: 40}
-"""Hidden size -> decoder layers of the dense Qwen3 models (151936 token rows); `check_target` confirms the guess."""
+"""Hidden size -> decoder layers of the dense Qwen3 models (151936 token rows); opening on a target checks the guess."""
 _QWEN3_VOCABULARY = 151936
 
 
@@ -124,8 +124,14 @@ def _layout(config: Mapping[str, Any], where: str) -> Layout:
 def _target_depth(config: Mapping[str, Any], layer: Mapping[str, Any], given: int | None) -> int | None:
     if given is not None or config.get("num_target_layers") is not None:
         return given if given is not None else int(config["num_target_layers"])
-    width = config.get("target_hidden_size") or layer.get("hidden_size")
-    return _QWEN3_LAYERS.get(int(width or 0)) if layer.get("vocab_size") == _QWEN3_VOCABULARY else None
+    return known_depth({**layer, "hidden_size": config.get("target_hidden_size") or layer.get("hidden_size")})
+
+
+def known_depth(config: Mapping[str, Any]) -> int | None:
+    """Decoder layers of the dense Qwen3 model with the config's hidden and vocabulary size; None if there is none."""
+    if config.get("vocab_size") != _QWEN3_VOCABULARY:
+        return None
+    return _QWEN3_LAYERS.get(int(config.get("hidden_size") or 0))
 
 
 def _tapped_layers(config: Mapping[str, Any], layout: Layout, depth: int | None, where: str) -> tuple[int, ...]:
@@ -158,6 +164,11 @@ def rename(name: str) -> str | None:
     if name.startswith("verifier_") or name.endswith("inv_freq"):
         return None
     return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
+
+
+def read_names(folder: Path) -> list[str]:
+    """The tensor names of a checkpoint folder as the file has them; weights are not read."""
+    return [name for path in shard_paths(folder) for name in _shapes_in(path)]
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

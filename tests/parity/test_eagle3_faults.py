@@ -14,7 +14,7 @@ from agentbench_spec_drafters.eagle3 import Eagle3Drafter, make
 from test_eagle3 import mismatches
 from torch import Tensor
 
-from agentbench_spec.drafting import Span
+from agentbench_spec.drafting import ContractError, Span
 
 CASE = "c06"
 
@@ -76,7 +76,6 @@ FAULTS: dict[str, Callable[[Eagle3Drafter], None]] = {
     "features paired with their own token": _alter_span(lambda s: replace(s, input_ids=s.input_ids.roll(1, 1))),
     "features one position late": _alter_span(lambda s: replace(s, hidden=_hidden(s).roll(1, 1))),
     "tapped layers in reverse order": _alter_span(lambda s: replace(s, hidden=_hidden(s).flip(2))),
-    "last position not counted": _alter_span(lambda s: replace(s, count=s.count - 1)),
 }
 
 
@@ -87,6 +86,15 @@ def test_planted_fault_breaks_parity(name: str) -> None:
     kit.opened(drafter)
     FAULTS[name](drafter)
     assert mismatches(drafter, CASE)
+
+
+def test_uncounted_position_is_an_error() -> None:
+    """A gap between what was observed and the anchor is reported, not drafted over."""
+    drafter = make(kit.DRAFT)
+    kit.opened(drafter)
+    _alter_span(lambda s: replace(s, count=s.count - 1))(drafter)
+    with pytest.raises(ContractError, match="anchor of row 0"):
+        mismatches(drafter, CASE)
 
 
 def test_wrong_rope_base_breaks_parity(tmp_path: Path) -> None:
