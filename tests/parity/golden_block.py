@@ -107,7 +107,8 @@ class Trace:
     rounds: list[Round]
 
 
-def trace_of(case: dict[str, Any], layers: tuple[int, ...]) -> Trace:
+def committed_text(case: dict[str, Any]) -> tuple[list[int], list[Round]]:
+    """Every token a case commits, what its cap later cuts off included, and its rounds."""
     rounds = case["rounds"]
     text = list(case["prompt_ids"])
     steps = []
@@ -119,6 +120,11 @@ def trace_of(case: dict[str, Any], layers: tuple[int, ...]) -> Trace:
     ):
         steps.append(Round(text[-1], start, verified, drafted, accepted + 1))
         text += verified[1 : accepted + 1] + ([] if following is None else [following])
+    return text, steps
+
+
+def trace_of(case: dict[str, Any], layers: tuple[int, ...]) -> Trace:
+    text, steps = committed_text(case)
     ids = torch.tensor(text)
     with torch.no_grad():
         states = target_model()(ids[None], output_hidden_states=True).hidden_states
