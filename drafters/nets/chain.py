@@ -15,6 +15,7 @@ Axes: B rows, n positions, k drafted, S tapped layers, H hidden, V vocabulary, N
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -102,14 +103,16 @@ class PairRows:
         if span.hidden is None:
             raise ContractError("a chain drafter needs Span.hidden of every position (scope 'all'); the span has none")
         n = span.input_ids.shape[1]
+        if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
+            n = max(int(span.count.max()), 1)
         offset = torch.arange(n, device=self._device)
         counted = offset < span.count[:, None]
         position = span.start[:, None] + offset
-        features = self.net.fuse(span.hidden)
+        features = self.net.fuse(span.hidden[:, :n])
         before, kept = self._feature_before(span.rows, span.start)
         keys, values = self.net.pair(
             torch.cat((before[:, None], features[:, :-1]), 1),
-            span.input_ids.masked_fill(~counted, 0),
+            span.input_ids[:, :n].masked_fill(~counted, 0),
             (position - 1).clamp_min(0),
         )
         slot = torch.where(counted & (kept[:, None] | (offset > 0)), position - 1, self._width)
@@ -139,14 +142,14 @@ class PairRows:
         self._lengths.check_anchors(position, self._name)
         first = (position - 1).clamp_min(0)
         hidden, kept = self._feature_before(self._all_rows, position)
-        attend_at = self._attention(first, k)
         at = first[:, None] + torch.arange(k, device=self._device)
-        cos, sin = self.net.rope(at)
-        slots = torch.where(position[:, None] > 0, at, self._width)
+        cos, sin = (part.split(1, 2) for part in self.net.rope(at))
+        self._reserve(k)
+        slots = torch.where(kept[:, None], at, self._width)  # without its feature, the entry there must stay
+        attend_at = self._attention(position, slots)
         token, ids, probs = anchor.clamp_min(0), [], []
         for j in range(k):
-            rope = (cos[:, :, j : j + 1], sin[:, :, j : j + 1])
-            hidden, logits = self.net.step(token, hidden, at[:, j], rope, attend_at(j, slots[:, j]))
+            hidden, logits = self.net.step(token, hidden, at[:, j], (cos[j], sin[j]), attend_at(j))
             token, distribution = self._pick(logits, sampler)
             ids.append(token)
             probs.append(distribution)
@@ -154,36 +157,35 @@ class PairRows:
         full = torch.stack([p for p in probs if p is not None], 1) if probs and probs[0] is not None else None
         return Proposal(ids=drafted, probs=full, count=self._count(drafted, kept, stop_ids))
 
-    def _attention(self, first: Tensor, k: int) -> Callable[[int, Tensor], Attend]:
-        """Attention of each step of a chain: writes the step's entry, then looks at every slot up to it."""
-        self._reserve(k)
-        if len(first) == 1 and first.device.type == "cpu":
-            extent, mask = int(first), None
-        else:
-            extent, mask = self._masks(first, k)
+    def _attention(self, position: Tensor, slots: Tensor) -> Callable[[int], Attend]:
+        """Attention of each step j of a chain: writes its entries to slots [B, k], then looks at all up to them."""
+        if position.device.type == "cpu" and not self._lost:
+            shortest, longest = (int(bound) for bound in position.aminmax())
+            if shortest == longest > 0:
+                return lambda step: partial(self._attend_level, longest - 1 + step)
+        extent, masks = self._masks(position, slots.shape[1])
+        return lambda step: partial(self._attend_ragged, slots[:, step], extent, masks[step])
 
-        def at(step: int, slot: Tensor) -> Attend:
-            upto = extent + step + 1 if mask is None else extent
-            seen = None if mask is None else mask[step]
+    def _attend_level(self, slot: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Rows of equal length: no mask, one slot more with every step."""
+        self._keys[:, :, slot], self._values[:, :, slot] = keys[:, :, 0], values[:, :, 0]
+        return grouped_attention(queries, self._keys[:, :, : slot + 1], self._values[:, :, : slot + 1])
 
-            def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-                self._keys[self._all_rows, :, slot] = keys[:, :, 0]
-                self._values[self._all_rows, :, slot] = values[:, :, 0]
-                return grouped_attention(queries, self._keys[:, :, :upto], self._values[:, :, :upto], seen)
+    def _attend_ragged(
+        self, slots: Tensor, extent: int, mask: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        self._keys[self._all_rows, :, slots], self._values[self._all_rows, :, slots] = keys[:, :, 0], values[:, :, 0]
+        return grouped_attention(queries, self._keys[:, :, :extent], self._values[:, :, :extent], mask)
 
-            return attend
-
-        return at
-
-    def _masks(self, first: Tensor, k: int) -> tuple[int, Tensor]:
+    def _masks(self, position: Tensor, k: int) -> tuple[int, Tensor]:
+        """Slots to attend to, and what each row may see of them at each step: masks [k, B, 1, 1, T]."""
         extent = self._width
-        if first.device.type == "cpu":
-            longest = int(first.max()) + k
-            extent = min(self._width, -(-longest // _BUCKET) * _BUCKET)
-        last = first + torch.arange(k, device=first.device)[:, None]
-        hidden = torch.arange(extent, device=first.device) > last[..., None]
-        mask = torch.zeros(hidden.shape, dtype=self._keys.dtype, device=first.device).masked_fill_(hidden, -torch.inf)
-        return extent, mask[:, :, None, None]
+        if position.device.type == "cpu":
+            extent = min(extent, -(-(int(position.max()) + k) // _BUCKET) * _BUCKET)
+        last = (position - 1).clamp_min(0) + torch.arange(k, device=position.device)[:, None]
+        unseen = torch.arange(extent, device=position.device) > last[..., None]
+        mask = torch.zeros(unseen.shape, dtype=self._keys.dtype, device=position.device)
+        return extent, mask.masked_fill_(unseen, -torch.inf)[:, :, None, None]
 
     def _reserve(self, k: int) -> None:
         missing = self._capacity + k - self._width

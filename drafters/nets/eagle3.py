@@ -71,9 +71,12 @@ class Eagle3Net(nn.Module):
         self.d2t = self.t2d = None
         layer = self._layer
         attention = layer.self_attn
-        self._key_gain = attention.k_norm.get_parameter("weight") if self.qk_norm else None
+        self._key_gain = attention.k_norm.get_parameter("weight").detach() if self.qk_norm else None
         self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
-        layer.mlp.join()
+        self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
+        # plain tensors: looking modules and parameters up at every step costs as much as a small step itself
+        self._out, self._down = attention.o_proj.weight.detach(), layer.mlp.down_proj.weight.detach()
+        self._post_gain, self._final_gain = layer.post_attention_layernorm.weight.detach(), self.norm.weight.detach()
         self._kv = self._qkv[self.geometry.num_heads * self.geometry.head_dim :]
         self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
         if self._key_gain is not None:
@@ -120,26 +123,26 @@ class Eagle3Net(nn.Module):
 
         Returns what the next step takes as hidden [B, H], and logits [B, V_d].
         """
-        pair = torch.stack((self.embed(token_ids), hidden), 1)
-        normed = rms_norm(pair, self._pair_gain, self.geometry.rms_norm_eps)
+        eps = self.geometry.rms_norm_eps
+        normed = rms_norm(torch.stack((self.embed(token_ids), hidden), 1), self._pair_gain, eps)
         mixed = attend(*self._queries_keys_values(normed.flatten(1), rope))
         residual = normed[:, 1] if self.config.norm_before_residual else hidden
-        residual = residual + self._layer.self_attn.o_proj(mixed.flatten(1))
-        raw = residual + self._layer.mlp(self._layer.post_attention_layernorm(residual))
-        normed_raw = self.norm(raw)
-        logits = self.lm_head(normed_raw if self.config.norm_logits else raw)
-        return (normed_raw if self.config.feed_back_normed else raw), logits
+        residual = residual + F.linear(mixed.flatten(1), self._out)
+        gate, up = F.linear(rms_norm(residual, self._post_gain, eps), self._gate_up).chunk(2, -1)
+        raw = residual + F.linear(F.silu(gate) * up, self._down)
+        out = rms_norm(raw, self._final_gain, eps)
+        logits = self.lm_head(out if self.config.norm_logits else raw)
+        return (out if self.config.feed_back_normed else raw), logits
 
     def _queries_keys_values(self, pair: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """pair [B, 2H] -> queries [B, Nq, 1, d], keys and values [B, Nkv, 1, d]."""
         geometry = self.geometry
         heads = F.linear(pair, self._qkv).view(len(pair), -1, 1, geometry.head_dim)
-        values = heads[:, geometry.num_heads + geometry.num_kv_heads :]
-        turned = heads[:, : geometry.num_heads + geometry.num_kv_heads]
+        turned, values = heads.split((geometry.num_heads + geometry.num_kv_heads, geometry.num_kv_heads), 1)
         if self.qk_norm:
             turned = rms_norm(turned, self._qk_gain, geometry.rms_norm_eps)
-        turned = rotate(turned, rope)
-        return turned[:, : geometry.num_heads], turned[:, geometry.num_heads :], values
+        queries, keys = rotate(turned, rope).split((geometry.num_heads, geometry.num_kv_heads), 1)
+        return queries, keys, values
 
 
 def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, where: str) -> Tensor | None:

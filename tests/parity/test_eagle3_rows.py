@@ -123,9 +123,11 @@ def test_no_guess_where_the_feature_is_gone(head: Path) -> None:
     drafter.truncate(0, 20)
     count = drafter.propose(torch.tensor([5]), torch.tensor([20]), 4).count
     assert count is not None and count.tolist() == [0]
-    feed(drafter, OTHER, 21, start=20)
-    count = drafter.propose(torch.tensor([5]), torch.tensor([21]), 4).count
+    text = ONE.rewritten(21, OTHER)
+    feed(drafter, text, 22, start=20)
+    count = drafter.propose(torch.tensor([5]), torch.tensor([22]), 4).count
     assert count is None or count.tolist() == [4]
+    close(drafted(drafter, [5], [22]), fresh(head, text, 22, 5))
 
 
 def test_an_earlier_span_voids_what_was_there(head: Path) -> None:
