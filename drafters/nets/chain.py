@@ -105,32 +105,30 @@ class PairRows:
         n = span.input_ids.shape[1]
         if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
             n = max(int(span.count.max()), 1)
+        rows, start, count = (part.to(self._device) for part in (span.rows, span.start, span.count))
         offset = torch.arange(n, device=self._device)
-        counted = offset < span.count[:, None]
-        position = span.start[:, None] + offset
+        counted = offset < count[:, None]
+        position = start[:, None] + offset
         features = self.net.fuse(span.hidden[:, :n])
-        before, kept = self._feature_before(span.rows, span.start)
+        before, kept = self._feature_before(rows, start)
         keys, values = self.net.pair(
             torch.cat((before[:, None], features[:, :-1]), 1),
             span.input_ids[:, :n].masked_fill(~counted, 0),
             (position - 1).clamp_min(0),
         )
         slot = torch.where(counted & (kept[:, None] | (offset > 0)), position - 1, self._width)
-        self._keys[span.rows[:, None], :, slot] = keys
-        self._values[span.rows[:, None], :, slot] = values
-        self._keep_features(span, features, position, counted)
+        self._keys[rows[:, None], :, slot] = keys
+        self._values[rows[:, None], :, slot] = values
+        newest = position >= (start + count - self._window)[:, None]
+        slot = torch.where(counted & newest, position % self._window, self._window)
+        self._features[rows[:, None], slot] = features.to(self._features.dtype)
+        self._feature_at[rows[:, None], slot] = position
         self._lengths.advance(span.rows, span.start, span.count)
 
     def _feature_before(self, rows: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """The feature one before each position [B, feature_size], and whether it is still there [B] bool."""
         slot = (position - 1).clamp_min(0) % self._window
         return self._features[rows, slot], (self._feature_at[rows, slot] == position - 1) & (position > 0)
-
-    def _keep_features(self, span: Span, features: Tensor, position: Tensor, counted: Tensor) -> None:
-        newest = position >= (span.start + span.count - self._window)[:, None]
-        slot = torch.where(counted & newest, position % self._window, self._window)
-        self._features[span.rows[:, None], slot] = features.to(self._features.dtype)
-        self._feature_at[span.rows[:, None], slot] = position
 
     def propose(
         self, anchor: Tensor, position: Tensor, k: int, sampler: DraftSampler, stop_ids: Tensor | None = None
@@ -143,7 +141,7 @@ class PairRows:
         first = (position - 1).clamp_min(0)
         hidden, kept = self._feature_before(self._all_rows, position)
         at = first[:, None] + torch.arange(k, device=self._device)
-        cos, sin = (part.split(1, 2) for part in self.net.rope(at))
+        cos, sin = (torch.split(part, 1, 2) for part in self.net.rope(at))
         self._reserve(k)
         slots = torch.where(kept[:, None], at, self._width)  # without its feature, the entry there must stay
         attend_at = self._attention(position, slots)

@@ -138,11 +138,12 @@ class Eagle3Net(nn.Module):
         """pair [B, 2H] -> queries [B, Nq, 1, d], keys and values [B, Nkv, 1, d]."""
         geometry = self.geometry
         heads = F.linear(pair, self._qkv).view(len(pair), -1, 1, geometry.head_dim)
-        turned, values = heads.split((geometry.num_heads + geometry.num_kv_heads, geometry.num_kv_heads), 1)
+        queries_keys = geometry.num_heads + geometry.num_kv_heads
+        turned, values = heads[:, :queries_keys], heads[:, queries_keys:]
         if self.qk_norm:
             turned = rms_norm(turned, self._qk_gain, geometry.rms_norm_eps)
-        queries, keys = rotate(turned, rope).split((geometry.num_heads, geometry.num_kv_heads), 1)
-        return queries, keys, values
+        turned = rotate(turned, rope)
+        return turned[:, : geometry.num_heads], turned[:, geometry.num_heads :], values
 
 
 def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, where: str) -> Tensor | None:

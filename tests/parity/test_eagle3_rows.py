@@ -188,6 +188,20 @@ def test_span_without_states_is_an_error() -> None:
         opened(kit.DRAFT).observe(blind)
 
 
+def test_nothing_waits_for_the_device() -> None:
+    """On a device whose values cannot be read (meta), observe and propose run: no .item(), no branch on a tensor."""
+    meta = torch.device("meta")
+    drafter = make(kit.DRAFT, stop_ids=[1, 2])
+    kit.opened(drafter, rows=2, target=kit.target_info(device=meta))
+    whole = span([ONE, OTHER], [0, 1], [0, 0], [9, 4], 12)
+    parts = (whole.rows, whole.start, whole.count, whole.input_ids, whole.next_ids, whole.hidden)
+    drafter.observe(Span(*(part.to(meta) for part in parts if part is not None)))
+    proposal = drafter.propose(torch.zeros(2, dtype=torch.int64, device=meta), torch.tensor([9, 4]).to(meta), 5)
+    assert proposal.ids.shape == (2, 5) and proposal.ids.device == meta
+    with pytest.raises(RuntimeError, match="meta"):
+        proposal.ids.tolist()  # the control: reading a value here does raise
+
+
 def test_positions_beyond_the_trained_window_are_rotated_not_clipped() -> None:
     """The same text far beyond max_position_embeddings drafts the same: only differences of positions matter (1.4)."""
     drafter = opened(kit.DRAFT, capacity=4000)
