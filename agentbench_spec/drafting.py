@@ -180,6 +180,9 @@ class Drafter:
         return 0
 
 
+_TOKEN_BYTES = 40
+"""Host memory of a token in a Python list, an estimate: the slot and the int object."""
+
 DrafterFactory = Callable[..., Drafter]
 """What an entry point or "module:factory" names: keyword options in, drafter out."""
 
@@ -187,8 +190,8 @@ DrafterFactory = Callable[..., Drafter]
 class SequenceDrafter(Drafter):
     """Lifts a one-sequence drafter in plain Python to the row interface by looping over the rows.
 
-    Subclasses implement `propose_one(text, k)` and, if they keep an index, `extend_one` and `truncate_one`.
-    They never see hidden states.
+    Subclasses implement `propose_one(row, text, k)` and, if they keep an index, `extend_one`, `truncate_one` and
+    `state_bytes`. They never see hidden states.
     """
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
@@ -231,6 +234,10 @@ class SequenceDrafter(Drafter):
         if length < len(self._texts[row]):
             del self._texts[row][length:]
             self.truncate_one(row, length)
+
+    def state_bytes(self, row: int) -> int:
+        """Host memory of the row's text, an estimate; a subclass with an index adds its own."""
+        return _TOKEN_BYTES * len(self._texts[row])
 
     def propose_one(self, row: int, text: Sequence[int], k: int) -> Sequence[int]:
         """Guess at most k tokens to follow `text` (anchor last). Do not mutate or keep `text`."""

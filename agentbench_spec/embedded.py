@@ -44,12 +44,17 @@ def folder() -> Path:
 
     Raises ConfigError if the package or gguf is missing, or if the file is not the known one.
     """
-    final = cache_root() / f"{NAME}-{SHA256[:12]}-v{CONVERSION}"
+    final = cached_folder()
     if final.is_dir():
         return final
     gguf = find_gguf()
     check_sha256(gguf, SHA256)
     return build_once(final, lambda temporary: _convert(gguf, temporary))
+
+
+def cached_folder() -> Path:
+    """Where the converted model is or will be."""
+    return cache_root() / f"{NAME}-{SHA256[:12]}-v{CONVERSION}"
 
 
 def chat_template() -> str:

@@ -6,10 +6,10 @@ measured, never zero.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
@@ -228,16 +228,19 @@ def is_degenerate(ids: Sequence[int]) -> bool:
         _, counts = np.unique(tokens, return_counts=True)
         if counts.max() > _DOMINANT_SHARE * len(tokens):
             return True
-    need = max(_MIN_LOOP_TOKENS, len(tokens) / 2)
+    need = max(_MIN_LOOP_TOKENS, math.ceil(len(tokens) / 2))
+    # Every loop we look for covers this window, and a loop has no more distinct tokens than its period.
+    if len(np.unique(tokens[-need:-_MAX_PERIOD])) > _MAX_PERIOD:
+        return False
     return any(_periodic_tail(tokens, period) >= need for period in range(1, _MAX_PERIOD + 1))
 
 
 def _periodic_tail(tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]], period: int) -> int:
     """Length of the longest run with this period that ends within the last `_MAX_PERIOD` tokens."""
     breaks = np.flatnonzero(tokens[period:] != tokens[:-period])
-    edges = [-1, *breaks.tolist(), len(tokens) - period]
-    late = len(tokens) - period - _MAX_PERIOD
-    return max(end - start - 1 + period for start, end in pairwise(edges) if end >= late)
+    edges = np.concatenate(([-1], breaks, [len(tokens) - period]))
+    late = np.searchsorted(edges, len(tokens) - period - _MAX_PERIOD)
+    return int(np.diff(edges[max(late - 1, 0) :]).max()) - 1 + period
 
 
 def warnings(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> list[str]:

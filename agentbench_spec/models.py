@@ -62,24 +62,36 @@ def load(
     """
     from transformers import AutoModelForCausalLM
 
-    where = _resolve_device(device)
+    where = resolve_device(device)
     wanted = _resolve_dtype(dtype, where)
     path, found = _locate(source, revision)
     config = _fetch(source, path, found["revision"])
     refuse_unsupported(config)
     found["revision"] = found["revision"] or getattr(config, "_commit_hash", None)
     options = {"revision": found["revision"], "trust_remote_code": False}
-    tokenizer = _read(source, path, _tokenizer_of, options)
+    tokenizer = _tokenizer_at(source, path, options)
     model = _read(
         source, path, AutoModelForCausalLM.from_pretrained, {**options, "dtype": wanted, "device_map": {"": where}}
     )
-    if source == embedded.NAME:
-        tokenizer.chat_template = embedded.chat_template()
     model.eval().requires_grad_(False)
     return LoadedModel(source, model, tokenizer, {**found, "dtype": str(model.dtype), "device": str(model.device)})
 
 
-def _resolve_device(device: str) -> torch.device:
+def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a target, with its chat template, without the weights. Raises as `load` does."""
+    path, found = _locate(source, revision)
+    return _tokenizer_at(source, path, {"revision": found["revision"], "trust_remote_code": False})
+
+
+def _tokenizer_at(source: str, path: str, options: dict[str, Any]) -> Any:
+    tokenizer = _read(source, path, _tokenizer_of, options)
+    if source == embedded.NAME:
+        tokenizer.chat_template = embedded.chat_template()
+    return tokenizer
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device `device` names; "auto": CUDA where there is one. Raises ConfigError if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

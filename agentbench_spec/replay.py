@@ -8,6 +8,7 @@ minute of the machine, and a turn's speed-up is a paired measurement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
-from agentbench_spec.records import Status, TurnRow
+from agentbench_spec.metrics import BASELINE
+from agentbench_spec.records import RoundRow, Status, TurnRow
 from agentbench_spec.render import common_prefix
 from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rows import (
@@ -30,6 +32,7 @@ from agentbench_spec.rows import (
     fill_prefill,
     fill_times,
     identity,
+    round_rows,
     status_of,
 )
 from agentbench_spec.sampling import RowSampler, generator, pick, probabilities
@@ -37,8 +40,13 @@ from agentbench_spec.session import Session
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Clock, clocks
 
-BASELINE = "none"
-"""Name of the drafter that every speed-up is measured against."""
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One turn, all drafters: what goes into the run folder."""
+
+    rows: list[TurnRow]
+    rounds: list[RoundRow]
 
 
 class Renders(Protocol):
@@ -73,8 +81,8 @@ class Replayer:
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload = conditions, workload
 
-    def replay(self, rollout: Rollout) -> Iterator[list[TurnRow]]:
-        """The rows of each turn, all drafters together. A fault ends at most this rollout, as a row that says so."""
+    def replay(self, rollout: Rollout) -> Iterator[Measured]:
+        """Each turn's rows, all drafters together. A fault ends at most this rollout, as a row that says so."""
         session = Session(self.target, self.drafters, chunk_tokens=self.conditions.chunk_tokens)
         said: Rollout = rollout
         expected: list[int] = []
@@ -89,14 +97,23 @@ class Replayer:
                     state.drift_tokens = len(expected) - common_prefix(expected, prompt)
                     self._measure(session, state, rollout, prompt, reply)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
-                yield [self._row(rollout, state, name, status="error", error=describe(error)) for name in self.drafters]
+                yield self._unmeasured(rollout, state, "error", describe(error))
                 return
-            yield self._rows(session, rollout, state, problem)
+            if problem is None:
+                yield self._measured(session, rollout, state)
+            else:
+                yield self._unmeasured(rollout, state, *problem)
             if state.decoded and self.conditions.history_mode == "self":
                 output = state.decoded[BASELINE].turn.output
                 said, expected = self._say(said, message, output), [*prompt, *output]
             else:
                 expected = [*prompt, *reply]
+
+    def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
+        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept."""
+        session.prefill(prompt, lambda logits: int(logits.argmax()))
+        few = replace(self.conditions.limits, max_new_tokens=2 * (self.conditions.limits.k + 1))
+        session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
         """(status, why) if the turn cannot be measured at all."""
@@ -183,14 +200,13 @@ class Replayer:
         spoken = Message(role="assistant", content=self.renderer.text(output), synthetic=True)
         return said.model_copy(update={"messages": (*said.messages[:message], spoken, *said.messages[message + 1 :])})
 
-    def _rows(
-        self, session: Session, rollout: Rollout, state: TurnState, problem: tuple[Status, str] | None
-    ) -> list[TurnRow]:
+    def _unmeasured(self, rollout: Rollout, state: TurnState, status: Status, why: str) -> Measured:
+        rows = [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
+        return Measured(rows, [])
+
+    def _measured(self, session: Session, rollout: Rollout, state: TurnState) -> Measured:
         """One row per drafter, compared with the baseline of this turn."""
-        if problem is not None:
-            status, why = problem
-            return [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
-        rows = {}
+        rows, rounds = {}, []
         for name, drafter in self.drafters.items():
             row = rows[name] = self._row(rollout, state, name)
             if name in state.decoded:
@@ -198,13 +214,13 @@ class Replayer:
                 row.order, row.draft_state_bytes = decoded.order, decoded.state_bytes
                 fill_counts(row, decoded.turn)
                 fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
+                rounds += round_rows(row, decoded)
             else:
                 why_out = session.failed[name]
                 row.status, row.error = status_of(why_out), describe(why_out)
-        baseline = rows[BASELINE]
         for name in state.decoded:
-            fill_comparison(rows[name], baseline, self._compare(state, name))
-        return list(rows.values())
+            fill_comparison(rows[name], rows[BASELINE], self._compare(state, name))
+        return Measured(list(rows.values()), rounds)
 
     def _row(self, rollout: Rollout, state: TurnState, name: str, **fields: Any) -> TurnRow:
         shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)

@@ -7,21 +7,32 @@ line is the interchange form (`read_rollouts`, `write_rollouts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import difflib
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.jsonl import BadLine, file_sha256, json_objects, require_file, write_json_lines
 
 __all__ = [
     "SCHEMA",
+    "BadLine",
     "ConfigError",
+    "FileWorkload",
     "Message",
     "Rollout",
     "ToolCall",
     "Workload",
+    "file_sha256",
+    "json_objects",
+    "read_rollouts",
+    "require_file",
+    "spread_sample",
+    "write_rollouts",
 ]
 
 SCHEMA = 1
@@ -99,11 +110,175 @@ class Workload(Protocol):
         ...
 
 
-def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """Rollouts of a JSONL file, one at a time. Raises ConfigError naming file, line and field."""
-    raise NotImplementedError
+def read_rollouts(path: Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:
+    """Rollouts of a .jsonl or .jsonl.gz file, one at a time.
+
+    Without `on_bad` the first bad line raises ConfigError naming file, line, field and the way out. With it, bad
+    lines go to `on_bad` and the good ones beside them are still yielded. A missing or empty file always raises.
+    """
+    return _read(path, json_objects(path), on_bad)
+
+
+def _read(
+    path: Path, lines: Iterable[tuple[int, dict[str, Any] | BadLine]], on_bad: Callable[[BadLine], None] | None
+) -> Iterator[Rollout]:
+    first_line: dict[str, int] = {}
+    for number, value in lines:
+        rollout = value if isinstance(value, BadLine) else _rollout_of(path, number, value)
+        if isinstance(rollout, Rollout) and rollout.id in first_line:
+            reason = f"{rollout.id!r} is the id of line {first_line[rollout.id]} already; result rows are keyed by it"
+            rollout = BadLine(path, number, "id", reason)
+        if isinstance(rollout, BadLine):
+            if on_bad is None:
+                raise ConfigError(str(rollout))
+            on_bad(rollout)
+            continue
+        first_line[rollout.id] = number
+        yield rollout
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write rollouts as JSONL, atomically; returns how many."""
-    raise NotImplementedError
+    """Write rollouts as .jsonl or .jsonl.gz, whole or not at all; returns how many.
+
+    Raises ContractError if two rollouts share an id, ConfigError if one cannot be stored as JSON.
+    """
+    return write_json_lines(path, _lines_of(rollouts))
+
+
+def _lines_of(rollouts: Iterable[Rollout]) -> Iterator[dict[str, Any]]:
+    seen: set[str] = set()
+    for rollout in rollouts:
+        if rollout.id in seen:
+            raise ContractError(f"workload {rollout.workload}: two rollouts have the id {rollout.id!r}")
+        seen.add(rollout.id)
+        yield {"schema": SCHEMA, **rollout.model_dump(exclude_defaults=True)}
+
+
+def _rollout_of(path: Path, number: int, value: dict[str, Any]) -> Rollout | BadLine:
+    schema = value.pop("schema", SCHEMA)
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        reason = f"this version reads rollout schema 1 to {SCHEMA}, found {schema!r}; update agentbench-spec"
+        return BadLine(path, number, "schema", reason)
+    try:
+        rollout = Rollout.model_validate(value)
+    except ValidationError as error:
+        return BadLine(path, number, *_first_fault(error))
+    if not rollout.decode_points():
+        reason = "no assistant message after another message, so there is nothing to decode; drop the line"
+        return BadLine(path, number, "messages", reason)
+    for field, tools in _tool_lists(rollout):
+        for i, tool in enumerate(tools):
+            function = tool.get("function")
+            if not (isinstance(function, dict) and function.get("name")):
+                reason = 'expected {"type": "function", "function": {"name": ..., "parameters": ...}}'
+                return BadLine(path, number, f"{field}[{i}].function.name", reason)
+    return rollout
+
+
+def _tool_lists(rollout: Rollout) -> Iterator[tuple[str, tuple[dict[str, Any], ...]]]:
+    yield "tools", rollout.tools
+    for i, message in enumerate(rollout.messages):
+        if message.tools is not None:
+            yield f"messages[{i}].tools", message.tools
+
+
+_WAY_OUT = {
+    "missing": "is missing; add it",
+    "string_type": 'expected text, found {input!r}; write "" for no text, and join the parts of a list',
+    "tuple_type": "expected a list, found {input!r}; write [] or leave the field out",
+    "dict_type": "expected an object, found {input!r}; parse JSON text first and keep it in raw_arguments",
+    "too_short": "is empty; drop the line or add what is missing",
+    "string_too_short": "is empty; every rollout needs an id of its own",
+}
+
+
+def _first_fault(error: ValidationError) -> tuple[str, str]:
+    """Field path and reason of the first fault, and how many more there are."""
+    faults = error.errors(include_url=False)
+    # pydantic also calls a list too short when one of its items is bad: keep the item's fault only
+    faults = [f for f in faults if not any(_inside(g["loc"], f["loc"]) for g in faults)]
+    fault = faults[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
+    reason = _WAY_OUT.get(fault["type"], "{message}").format(input=_short(fault["input"]), message=fault["msg"])
+    if fault["type"] == "extra_forbidden":
+        reason = _unknown_field(fault["loc"])
+    more = len(faults) - 1
+    return path, reason + (f" (and {more} more fault{'s' * (more > 1)} in this line)" if more else "")
+
+
+def _inside(loc: tuple[int | str, ...], outer: tuple[int | str, ...]) -> bool:
+    return len(loc) > len(outer) and loc[: len(outer)] == outer
+
+
+def _short(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float) else str(value)[:60]
+
+
+def _unknown_field(loc: tuple[int | str, ...]) -> str:
+    owner = ToolCall if "tool_calls" in loc[:-1] else Message if "messages" in loc[:-1] else Rollout
+    near = difflib.get_close_matches(str(loc[-1]), owner.model_fields, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(owner.model_fields)}"
+    return f"is not a field of {owner.__name__}; {hint}"
+
+
+def spread_sample(groups: Mapping[str, str], *, limit: int | None, seed: int) -> list[str]:
+    """At most `limit` of the ids in `groups` (id -> group), taken in turn from every group.
+
+    The order inside a group is drawn from `seed` and the group's name, so a smaller sample is the beginning of a
+    larger one. Raises ConfigError if limit is negative.
+    """
+    if limit is not None and limit < 0:
+        raise ConfigError(f"limit: expected 0 or more, found {limit}")
+    queues: dict[str, list[str]] = {}
+    for name, group in groups.items():
+        queues.setdefault(group, []).append(name)
+    for group, queue in queues.items():
+        queue.sort()
+        random.Random(f"{seed}:{group}").shuffle(queue)
+    longest = max(map(len, queues.values()), default=0)
+    dealt = [queue[i] for i in range(longest) for queue in queues.values() if i < len(queue)]
+    return dealt[:limit]
+
+
+class FileWorkload:
+    """The rollouts of one JSONL file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str | None = None,
+        keep: Callable[[Rollout], bool] = lambda rollout: True,
+        lenient: bool = False,
+    ) -> None:
+        """name: None for the file's; keep: which rollouts to use; lenient: pass over bad lines, listed in `bad_lines`.
+
+        Raises ConfigError if there is no such file; nothing else is ever used in its place.
+        """
+        self.path = require_file(path)
+        self.name = name or path.name.removesuffix(".gz").removesuffix(".jsonl")
+        self.lenient = lenient
+        self.bad_lines: list[BadLine] = []
+        self._keep = keep
+
+    def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
+        """The file's rollouts in its order; a limit spreads over the label `category` where there is one.
+
+        Raises ConfigError if no rollout of the file is kept.
+        """
+        chosen: set[str] | None = None
+        if limit is not None:
+            groups = {r.id: str(r.labels.get("category", "")) for r in self._kept()}
+            chosen = set(spread_sample(groups, limit=limit, seed=seed))
+        yield from (r for r in self._kept() if chosen is None or r.id in chosen)
+
+    def _kept(self) -> Iterator[Rollout]:
+        self.bad_lines.clear()
+        kept = 0
+        for rollout in read_rollouts(self.path, on_bad=self.bad_lines.append if self.lenient else None):
+            if self._keep(rollout):
+                kept += 1
+                yield rollout
+        if not kept:
+            why = f"; {len(self.bad_lines)} bad lines, first: {self.bad_lines[0]}" if self.bad_lines else ""
+            raise ConfigError(f"{self.path}: no rollout in it matches what was asked for{why}")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agentbench_spec.costs import turn_speedup, turn_speedup_e2e
 from agentbench_spec.errors import AgentBenchError
 from agentbench_spec.loop import Limits, Turn
 from agentbench_spec.lossless import Comparison
 from agentbench_spec.metrics import is_degenerate
-from agentbench_spec.records import Status, TurnRow
+from agentbench_spec.records import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.sampling import GREEDY, Sampling
 from agentbench_spec.session import Prefill
-from agentbench_spec.timing import Times
+from agentbench_spec.timing import ClockMode, Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Conditions:
     history_mode: Literal["recorded", "self"] = "recorded"
     prefix_mode: Literal["kept", "cold"] = "kept"
     thinking: bool | None = None
-    clock: Literal["host", "wall", "attribution", "both"] = "host"
+    clock: ClockMode = "host"
     seed: int = 0
     chunk_tokens: int = 512
     max_turns: int | None = None
@@ -139,22 +140,26 @@ def fill_times(row: TurnRow, decoded: Decoded, *, fused_ingest: bool) -> None:
 
 def fill_comparison(row: TurnRow, baseline: TurnRow, found: Comparison | None) -> None:
     """Speed-up and losslessness against the baseline of the same turn."""
-    ours, theirs = _decode_s_per_token(row), _decode_s_per_token(baseline)
-    row.speedup = theirs / ours if ours and theirs else None
-    ours, theirs = _turn_s_per_token(row), _turn_s_per_token(baseline)
-    row.speedup_e2e = theirs / ours if ours and theirs else None
+    row.speedup, row.speedup_e2e = turn_speedup(baseline, row), turn_speedup_e2e(baseline, row)
     if found is not None:
         row.identical, row.divergence = found.kind == "none", found.kind
         row.divergence_at, row.divergence_margin = found.at, found.margin
 
 
-def _decode_s_per_token(row: TurnRow) -> float | None:
-    return row.decode_s / row.emitted if row.decode_s is not None and row.emitted else None
-
-
-def _turn_s_per_token(row: TurnRow) -> float | None:
-    """Seconds per output token from the prompt on; null if a part of it was not measured."""
-    parts = (row.prefill_s, row.draft_ingest_s, row.decode_s)
-    if row.output_tokens is None or any(part is None for part in parts):
-        return None
-    return sum(part for part in parts if part is not None) / row.output_tokens
+def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:
+    """The turn's rounds, one row each, with the attribution clock's phases where it ran."""
+    spent = (decoded.attributed.rounds_s if decoded.attributed else None) or {}
+    seconds: list[dict[str, Any]] = [{f"{name}_s": s[i] for name, s in spent.items()} for i in range(row.rounds or 0)]
+    return [
+        RoundRow(
+            rollout=row.rollout,
+            turn=row.turn,
+            drafter=row.drafter,
+            round=i,
+            proposed=done.proposed,
+            matched=done.matched,
+            emitted=done.emitted,
+            **seconds[i],
+        )
+        for i, done in enumerate(decoded.turn.rounds)
+    ]

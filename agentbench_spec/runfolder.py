@@ -58,12 +58,10 @@ class RunWriter:
         """Start a run. Raises ConfigError if `folder` already holds one or another process writes to it."""
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-        if (folder / MANIFEST).exists():
+        if any((folder / name).exists() for name in (MANIFEST, TURNS, ROUNDS, ROLLOUTS)):
             lock.close()
             raise ConfigError(f"{folder} already holds a run: resume it (--resume), or choose another folder")
         fresh = {"schema": SCHEMA, **manifest, "resumes": []}
-        for name in (TURNS, ROUNDS, ROLLOUTS):
-            (folder / name).unlink(missing_ok=True)
         write_json_atomic(folder / MANIFEST, fresh)
         return cls(folder, fresh, lock)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -102,12 +103,12 @@ def summary_dict(summary: Summary) -> dict[str, Any]:
     return asdict(summary)
 
 
-_HEADINGS = ("drafter", "τ", "τ raw", "speed-up [95 %]", "draft", "draft-KV", "identical", "turns", "left out")
+_HEADINGS = ("drafter", "τ", "τ raw", "speed-up [95 %]", "draft", "draft-KV", "identical", "turns")
 
 
 def render(summary: Summary) -> Group:
     """The table on screen, with what was left out and every warning below it."""
-    table = Table(*_HEADINGS[:1])
+    table = Table(*_HEADINGS[:1], box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in _HEADINGS[1:]:
         table.add_column(heading, justify="right")
     for drafter in summary.drafters:
@@ -124,8 +125,7 @@ def _cells(own: DrafterSummary) -> tuple[str, ...]:
         _share(own.draft_share),
         _share(own.draft_kv_share),
         _identical_cell(own.losslessness),
-        str(own.turns),
-        str(sum(own.left_out.values())),
+        _turns_cell(own),
     )
 
 
@@ -134,12 +134,17 @@ def _speedup_cell(own: DrafterSummary) -> str:
     return text if interval is None else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
+def _turns_cell(own: DrafterSummary) -> str:
+    missing = sum(own.left_out.values())
+    return f"{own.turns} of {own.turns + missing}" if missing else str(own.turns)
+
+
 def _identical_cell(found: Losslessness) -> str:
     if not found.compared:
         return "-"
-    extra = [_count(found.ties, "tie")] if found.ties else []
-    extra += [_count(found.errors, "ERROR")] if found.errors else []
-    return f"{found.identical}/{found.compared}" + (f" ({', '.join(extra)})" if extra else "")
+    if found.errors:
+        return f"{found.identical}/{found.compared} ({_count(found.errors, 'ERROR')})"
+    return f"{found.identical}/{found.compared}" + (f" ({_count(found.ties, 'tie')})" if found.ties else "")
 
 
 def notes(summary: Summary) -> list[str]:
@@ -157,6 +162,13 @@ def _drafter_notes(own: DrafterSummary) -> Iterator[str]:
         yield f"{_count(own.zero_round_turns, 'turn')} ended on the prefill token, without a τ"
     if own.degenerate_turns and "degenerate" not in own.left_out:
         yield f"{_count(own.degenerate_turns, 'repetition loop')} counted, as asked for"
+    if own.losslessness.errors:
+        yield (
+            f"NOT LOSSLESS: {_count(own.losslessness.errors, 'turn')} differing from the baseline beyond a near tie, "
+            f"{_count(own.losslessness.ties, 'turn')} at one"
+        )
+    if own.draft_kv_share is None and own.draft_share is not None and own.drafter != BASELINE:
+        yield "draft-KV unknown: maintenance is fused into proposing, or a part of it was not timed"
 
 
 def _count(number: int, noun: str) -> str:

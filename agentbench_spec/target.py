@@ -18,6 +18,10 @@ EMBEDDING = -1
 """Layer id of the embedding output."""
 
 
+_SELF_CHECK_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Largest logit difference, relative to the largest logit, that rounding explains; float64 models rotate in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """What one forward of the target gave."""
@@ -101,6 +105,32 @@ class Target:
             logits_to_keep=keep,
         )
         return Evaluated(logits=out.logits, states=self._hooks.take())
+
+    @torch.inference_mode()
+    def self_check(self, tokens: int = 24) -> None:
+        """Compare the engine with the model's own attention on a few tokens fed in two chunks.
+
+        Raises ConfigError if they differ by more than rounding: the model then needs something that the slot cache or
+        the attention function does not do, and every number measured on it would be wrong.
+        """
+        ids = torch.arange(tokens, device=self.info.device)[None] * 7 % self.info.vocab_size
+        config: Any = self.model.config
+        config._attn_implementation = "sdpa"
+        try:
+            stock = self.model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            config._attn_implementation = attention.NAME
+        half = tokens // 2
+        first = self.evaluate(0, [0], ids[:, :half]).logits[0]
+        self.commit(0, half)
+        ours = torch.cat([first, self.evaluate(0, [half], ids[:, half:]).logits[0]])
+        self.truncate(0, 0)
+        difference = float((ours - stock).abs().max() / stock.abs().max())
+        if not difference <= _SELF_CHECK_TOLERANCE[self.info.dtype]:
+            raise ConfigError(
+                f"{self.info.name}: the engine's logits differ from the model's own by {difference:.1%}; this "
+                "architecture is not supported"
+            )
 
     def commit(self, row: int, length: int) -> None:
         """From now on, `row` has `length` positions; those must have been evaluated."""

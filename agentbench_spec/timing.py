@@ -11,8 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+
+ClockMode = Literal["host", "wall", "attribution", "both"]
+"""A row's `clock`: host is one pass that serves both clocks, both is two passes."""
 
 PHASES = ("draft", "verify", "accept", "draft_append")
 """Exclusive phases of decoding, in the order of a round."""
@@ -23,8 +27,13 @@ class Times:
     """Seconds of one decoded turn."""
 
     total_s: float
-    phases_s: dict[str, float] | None
-    """Seconds per phase; None on the wall clock."""
+    rounds_s: dict[str, list[float]] | None = None
+    """Seconds of each phase, round by round; None on the wall clock."""
+
+    @property
+    def phases_s(self) -> dict[str, float] | None:
+        """Seconds per phase."""
+        return None if self.rounds_s is None else {name: sum(spent) for name, spent in self.rounds_s.items()}
 
     @property
     def other_s(self) -> float | None:
@@ -56,9 +65,10 @@ class Clock:
     def end(self) -> Times:
         """End of the turn's decoding."""
         self._synchronise()
-        return Times(time.perf_counter() - self._began_s, self._phases_s())
+        total_s = time.perf_counter() - self._began_s
+        return Times(total_s, self._rounds_s())
 
-    def _phases_s(self) -> dict[str, float] | None:
+    def _rounds_s(self) -> dict[str, list[float]] | None:
         return None
 
 
@@ -67,7 +77,7 @@ class HostClock(Clock):
 
     def __init__(self, device: torch.device):
         super().__init__(device)
-        self._spent_s = dict.fromkeys(PHASES, 0.0)
+        self._spent_s: dict[str, list[float]] = {name: [] for name in PHASES}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -75,9 +85,9 @@ class HostClock(Clock):
         try:
             yield
         finally:
-            self._spent_s[name] += time.perf_counter() - began_s
+            self._spent_s[name].append(time.perf_counter() - began_s)
 
-    def _phases_s(self) -> dict[str, float]:
+    def _rounds_s(self) -> dict[str, list[float]]:
         return self._spent_s
 
 
@@ -99,17 +109,17 @@ class EventClock(Clock):
             ended.record()
             self._events.append((name, began, ended))
 
-    def _phases_s(self) -> dict[str, float]:
-        spent_s = dict.fromkeys(PHASES, 0.0)
+    def _rounds_s(self) -> dict[str, list[float]]:
+        spent_s: dict[str, list[float]] = {name: [] for name in PHASES}
         for name, began, ended in self._events:
-            spent_s[name] += began.elapsed_time(ended) / 1e3
+            spent_s[name].append(began.elapsed_time(ended) / 1e3)
         return spent_s
 
 
-def clocks(mode: str, device: torch.device) -> list[tuple[bool, type[Clock]]]:
+def clocks(mode: ClockMode, device: torch.device) -> list[tuple[bool, type[Clock]]]:
     """The passes a turn is decoded in, each as (gives the wall time, its clock); mode is a row's `clock`."""
     attribution: type[Clock] = EventClock if device.type == "cuda" else HostClock
-    passes: dict[str, list[tuple[bool, type[Clock]]]] = {
+    passes: dict[ClockMode, list[tuple[bool, type[Clock]]]] = {
         "host": [(True, attribution)],
         "wall": [(True, Clock)],
         "attribution": [(False, attribution)],
@@ -118,7 +128,7 @@ def clocks(mode: str, device: torch.device) -> list[tuple[bool, type[Clock]]]:
     return passes[mode]
 
 
-def resolve_mode(mode: str, device: torch.device) -> str:
+def resolve_mode(mode: ClockMode | Literal["auto"], device: torch.device) -> ClockMode:
     """ "auto" becomes host on a CPU and both on a GPU."""
     if mode != "auto":
         return mode

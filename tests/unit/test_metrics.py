@@ -131,6 +131,7 @@ def test_statuses_are_left_out_by_reason() -> None:
     assert summary.drafters[0].left_out == {"draft_limit": 1, "error": 1, "oversized": 1}
     assert summary.drafters[0].tau.pooled == 4.0
     assert "ngram: 1 turn left out: oversized" in notes(summary)
+    assert "1 of 4" in _screen(rows)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,11 @@ def test_losslessness_tells_ties_from_errors() -> None:
         make_row("d", matched=[1]),
     ]
     assert metrics.losslessness(rows) == metrics.Losslessness(compared=3, identical=1, ties=1, errors=1)
-    assert "1/3 (1 tie, 1 ERROR)" in _screen(rows)
+    assert "1/3 (1 ERROR)" in _screen(rows)
+    assert "ngram: NOT LOSSLESS: 1 turn differing from the baseline beyond a near tie, 1 turn at one" in notes(
+        summarise(rows)
+    )
+    assert "1/2 (1 tie)" in _screen(rows[:2])
 
 
 def test_acceptance_by_position_counts_only_what_was_proposed() -> None:
@@ -249,10 +254,13 @@ def test_shares_and_state_by_hand() -> None:
 
 def test_fused_maintenance_is_null_not_zero() -> None:
     """Field case 14, reporting side. Fails if work hidden in `propose` shows as free maintenance."""
-    row = make_row(matched=[1], prefill_s=1.0, decode_s=1.0, attributed_decode_s=1.0, draft_append_s=0.1)
+    clocks = {"prefill_s": 1.0, "decode_s": 1.0, "attributed_decode_s": 1.0, "draft_s": 0.2, "draft_append_s": 0.1}
+    row = make_row(matched=[1], **clocks)
     assert costs.draft_kv_share([row]) is None
     assert costs.e2e_s(row) is None
-    assert summarise([row]).drafters[0].draft_kv_share is None
+    summary = summarise([row])
+    assert summary.drafters[0].draft_kv_share is None
+    assert any("fused" in note for note in notes(summary))
 
 
 def test_untimed_rows_give_null_everywhere() -> None:
@@ -306,13 +314,13 @@ def test_summary_is_json_without_nan() -> None:
 
 
 def test_table_shows_interval_and_its_caveat() -> None:
-    """Fails if two rollouts are shown without an interval, or the interval without saying how few they are."""
+    """Fails if the interval is missing, does not fit 80 columns, or hides how few rollouts it rests on."""
     screen = _screen(_two_rollouts())
     assert re.search(r"1\.76 \[1\.67, 2\.00\]", screen)
     assert "only 2 rollouts" in screen
 
 
 def _screen(rows: list[TurnRow]) -> str:
-    console = Console(width=160, file=StringIO())
+    console = Console(width=80, file=StringIO())
     console.print(render(summarise(rows)))
     return console.file.getvalue()  # type: ignore[attr-defined]

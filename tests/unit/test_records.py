@@ -165,6 +165,14 @@ def test_creating_over_a_run_says_both_ways_out(tmp_path: Path) -> None:
     assert (tmp_path / "manifest.json").read_bytes() == before
 
 
+def test_rows_without_a_manifest_are_not_overwritten(tmp_path: Path) -> None:
+    """Fails if rows whose manifest was lost are deleted by starting a run over them."""
+    (tmp_path / "turns.jsonl").write_text(row_line(make_row(matched=[1])))
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunWriter.create(tmp_path, toy_manifest())
+    assert (tmp_path / "turns.jsonl").stat().st_size > 0
+
+
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
     """Fails if a mistyped folder starts an empty run."""
     with pytest.raises(ConfigError, match="holds no run"):

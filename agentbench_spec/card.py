@@ -1,0 +1,76 @@
+"""The benchmark card: what the machine allows, so that a reader can judge the baseline before any speed-up.
+
+A plain decode step reads every weight once; it cannot be faster than that read. A speed-up over a baseline far above
+this floor is worth little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentbench_spec.metrics import BASELINE
+from agentbench_spec.provenance import measure_bandwidth_bytes_per_s
+from agentbench_spec.records import TurnRow
+from agentbench_spec.target import Target
+from agentbench_spec.timing import phase_cost_s
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Sizes of the target and speed of the memory it lies in."""
+
+    target: str
+    dtype: str
+    device: str
+    weight_bytes: int
+    """Bytes of weights a decode step reads, a tied embedding counted once."""
+    kv_bytes_per_token: int
+    read_bytes_per_s: float
+    """Measured sequential read of device memory."""
+    phase_cost_s: float
+    """What the attribution clock costs the host per phase."""
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds a decode step takes at least, by memory speed, on a short context."""
+        return self.weight_bytes / self.read_bytes_per_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest."""
+        return {**asdict(self), "floor_s": self.floor_s}
+
+    def lines(self, rows: Iterable[TurnRow]) -> list[str]:
+        """The card in words, with the baseline's measured step beside its floor."""
+        step_s = baseline_step_s(rows)
+        lines = [
+            f"{self.target} {self.dtype} on {self.device}: {self.weight_bytes / 1e6:,.0f} MB of weights, "
+            f"{self.kv_bytes_per_token:,} bytes of KV per token",
+            f"memory reads {self.read_bytes_per_s / 1e9:.1f} GB/s: a plain step takes at least "
+            f"{1e3 * self.floor_s:.1f} ms",
+        ]
+        if step_s is not None:
+            lines[-1] += f"; the baseline took {1e3 * step_s:.1f} ms ({self.floor_s / step_s:.0%} of the ceiling)"
+        return lines
+
+
+def measure_card(target: Target) -> Card:
+    """Measure the machine under `target`; takes one to two seconds."""
+    info = target.info
+    return Card(
+        target=info.name,
+        dtype=str(info.dtype).removeprefix("torch."),
+        device=str(info.device),
+        weight_bytes=target.weight_bytes,
+        kv_bytes_per_token=target.cache.bytes_per_token,
+        read_bytes_per_s=measure_bandwidth_bytes_per_s(str(info.device))["read"],
+        phase_cost_s=phase_cost_s(info.device),
+    )
+
+
+def baseline_step_s(rows: Iterable[TurnRow]) -> float | None:
+    """Mean wall seconds of one plain decode step; None if no baseline turn was timed."""
+    timed = [row for row in rows if row.drafter == BASELINE and row.decode_s is not None and row.rounds]
+    rounds = sum(row.rounds or 0 for row in timed)
+    return sum(row.decode_s or 0.0 for row in timed) / rounds if rounds else None

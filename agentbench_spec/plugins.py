@@ -1,0 +1,195 @@
+"""Find drafters and workloads by name. Built-in ones come through the same entry points as a third party's.
+
+A name is one of
+
+- the name of an entry point in the group "agentbench_spec.drafters" or "agentbench_spec.workloads";
+- "package.module:factory", for code that is importable but not installed under a name;
+- for drafters, either of these followed by "=ARG", which is short for the option `checkpoint=ARG`.
+
+The factory is called with the options as keywords; nothing of a plugin is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from agentbench_spec.errors import ConfigError, ContractError, unknown_name
+
+if TYPE_CHECKING:
+    from agentbench_spec.drafting import Drafter
+    from agentbench_spec.rollout import Workload
+
+__all__ = ["Kind", "available", "load_drafter", "load_workload"]
+
+Kind = Literal["drafter", "workload"]
+
+_GROUPS: dict[Kind, str] = {"drafter": "agentbench_spec.drafters", "workload": "agentbench_spec.workloads"}
+_DRAFTER_METHODS = ("open", "observe", "propose", "truncate", "state_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Factory:
+    """A plugin's factory and the words that name it in an error."""
+
+    label: str
+    make: Callable[..., Any]
+
+
+def available(kind: Kind) -> dict[str, str]:
+    """Installed plugins of `kind`: name -> the distribution that brings it, as "name version".
+
+    A name that several distributions claim lists them all, separated by ", "; loading it is a ConfigError.
+    """
+    return {name: ", ".join(map(_distribution, points)) for name, points in sorted(_installed(kind).items())}
+
+
+def load_drafter(name: str, /, **options: Any) -> Drafter:
+    """The drafter called `name`, made with `options`; "name=ARG" is short for `checkpoint=ARG`.
+
+    Raises ConfigError for an unknown name or option, a missing option and a dependency that is not installed;
+    ContractError if what the factory returns is not a drafter.
+    """
+    base, given, checkpoint = name.partition("=")
+    if given:
+        options = _with_checkpoint(name, checkpoint, options)
+    factory = _find("drafter", base)
+    return cast("Drafter", _checked(factory, _make(factory, options), _lacks_as_drafter))
+
+
+def load_workload(name: str, /, **options: Any) -> Workload:
+    """The workload called `name`, made with `options`. Raises as `load_drafter` does."""
+    factory = _find("workload", name)
+    return cast("Workload", _checked(factory, _make(factory, options), _lacks_as_workload))
+
+
+def _installed(kind: Kind) -> dict[str, list[EntryPoint]]:
+    points: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=_GROUPS[kind]):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
+def _distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+
+
+def _with_checkpoint(name: str, checkpoint: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if not checkpoint:
+        raise ConfigError(f"drafter {name!r}: nothing follows '='; write NAME=CHECKPOINT, or NAME alone")
+    if "checkpoint" in options:
+        raise ConfigError(f"drafter {name!r}: option 'checkpoint' is given too; give one of the two")
+    return {**options, "checkpoint": checkpoint}
+
+
+def _find(kind: Kind, name: str) -> _Factory:
+    return _find_by_path(kind, name) if ":" in name else _find_by_entry_point(kind, name)
+
+
+def _find_by_entry_point(kind: Kind, name: str) -> _Factory:
+    installed = _installed(kind)
+    if name not in installed:
+        raise unknown_name(kind, name, installed)
+    points = installed[name]
+    if len(points) > 1:
+        choices = "; ".join(f"{p.value} ({_distribution(p)})" for p in points)
+        raise ConfigError(f"{kind} {name!r} is claimed by several packages; write one of these instead: {choices}")
+    label = f"{kind} {name!r} of {_distribution(points[0])}"
+    module, _, path = points[0].value.partition(":")
+    return _Factory(label, _import(label, module, path, wrong_path=ContractError))
+
+
+def _find_by_path(kind: Kind, name: str) -> _Factory:
+    module, _, path = name.partition(":")
+    label = f"{kind} {name!r}"
+    if not module or not path or module.startswith("."):
+        raise ConfigError(f"{label}: write package.module:factory")
+    return _Factory(label, _import(label, module, path, wrong_path=ConfigError))
+
+
+def _import(label: str, module: str, path: str, *, wrong_path: type[Exception]) -> Callable[..., Any]:
+    """The callable `path` in `module`; `wrong_path` is raised where the path itself, not a dependency, is wrong."""
+    try:
+        loaded = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            raise wrong_path(f"{label}: no module {error.name!r}; is it installed, or on PYTHONPATH?") from error
+        raise _missing_dependency(label, error) from error
+    except ImportError as error:
+        raise _missing_dependency(label, error) from error
+    try:
+        factory = reduce(getattr, path.split("."), cast(Any, loaded))
+    except AttributeError as error:
+        raise wrong_path(f"{label}: module {module!r} has no {path!r}") from error
+    if not callable(factory):
+        raise wrong_path(f"{label}: {path!r} in {module!r} is not callable; name a function that makes it")
+    return cast("Callable[..., Any]", factory)
+
+
+def _missing_dependency(label: str, error: ImportError) -> ConfigError:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return ConfigError(f"{label} needs the package {package!r}, which is not installed (no module {error.name!r})")
+    return ConfigError(f"{label} cannot be imported: {error}")
+
+
+def _make(factory: _Factory, options: Mapping[str, Any]) -> Any:
+    _check_options(factory, options)
+    try:
+        return factory.make(**options)
+    except ImportError as error:
+        raise _missing_dependency(factory.label, error) from error
+
+
+def _check_options(factory: _Factory, options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory.make).parameters.values()
+    except ValueError:  # a factory written in C may have no signature; its own error has to do
+        return
+    accepted = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = [] if takes_any else [name for name in options if name not in accepted]
+    if unknown:
+        raise ConfigError(_unknown_option(factory.label, unknown[0], accepted))
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in options]
+    if missing:
+        raise ConfigError(f"{factory.label} needs the option {missing[0]!r}")
+
+
+def _unknown_option(label: str, name: str, accepted: Iterable[str]) -> str:
+    accepted = list(accepted)
+    near = difflib.get_close_matches(name, accepted, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{label} has no option {name!r}; {hint}accepted: {', '.join(accepted) or 'no options'}"
+
+
+def _checked(factory: _Factory, made: Any, lacks: Callable[[Any], list[str]]) -> Any:
+    missing = lacks(made)
+    if missing:
+        raise ContractError(
+            f"{factory.label}: the factory returned {type(made).__name__}, lacking {', '.join(missing)}"
+        )
+    return made
+
+
+def _lacks_as_drafter(made: Any) -> list[str]:
+    from agentbench_spec.drafting import Drafter, DrafterSpec, SequenceDrafter
+
+    lacking = [] if isinstance(getattr(made, "spec", None), DrafterSpec) else ["spec (a DrafterSpec)"]
+    lacking += [f"{method}()" for method in _DRAFTER_METHODS if not callable(getattr(made, method, None))]
+    if getattr(type(made), "propose", None) is Drafter.propose:
+        lacking.append("propose()")
+    if getattr(type(made), "propose_one", None) is SequenceDrafter.propose_one:
+        lacking.append("propose_one()")
+    return lacking
+
+
+def _lacks_as_workload(made: Any) -> list[str]:
+    lacking = [] if isinstance(getattr(made, "name", None), str) else ["name (a string)"]
+    return lacking + ([] if callable(getattr(made, "rollouts", None)) else ["rollouts()"])

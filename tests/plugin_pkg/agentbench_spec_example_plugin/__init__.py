@@ -1,0 +1,1 @@
+"""A drafter and a workload that are not part of agentbench-spec."""
