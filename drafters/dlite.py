@@ -65,7 +65,7 @@ class DLiteDrafter(Drafter):
         net.prepare()
         self.net = net
         self._pivot = torch.zeros(rows, len(config.target_layer_ids), target.hidden_size, dtype=dtype, device=device)
-        self._lengths = RowLengths(rows, device)
+        self._pivot_end = RowLengths(rows, device)
         # The text itself (G > 1 only): a rollback must find the G - 1 tokens before the anchor again. The last column
         # takes what padding would write.
         width = capacity + 1 if config.group > 1 else 1
@@ -79,7 +79,7 @@ class DLiteDrafter(Drafter):
         """Keep the states of the newest committed position and note the tokens fed."""
         if span.hidden is None:
             raise ConfigError("dlite: the engine delivered no hidden states")
-        self._lengths.advance(span.rows, span.start, span.count)
+        self._pivot_end.advance(span)
         device = self._pivot.device
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         keep = (count > 0)[:, None, None]
@@ -96,7 +96,7 @@ class DLiteDrafter(Drafter):
             raise ConfigError(too_many("dlite", k, self.config.max_tokens))
         if k == 0:
             return Proposal(ids=anchor.new_empty((len(anchor), 0)))
-        self._lengths.check_anchors(position, "dlite")
+        self._pivot_end.check_anchors(position, "dlite")
         at = position.to(self._pivot.device).clamp(min=0)
         real = self._group(anchor, at)
         return self._walk(self._states(real, at)[:, :k], real)
@@ -143,7 +143,7 @@ class DLiteDrafter(Drafter):
     @torch.inference_mode()
     def truncate(self, row: int, length: int) -> None:
         """Forget positions >= length; the pivot comes back with the position that is fed again."""
-        self._lengths.truncate(row, length)
+        self._pivot_end.forget(row, length)
 
 
 def _visible(place: Layout) -> Tensor | None:

@@ -95,10 +95,10 @@ def _family(config: Mapping[str, Any], where: str) -> Family:
     if set(names) & set(_OTHER_ARCHITECTURES) or projector not in ("dflash", "dspark"):
         raise ConfigError(f"{where}: architecture {list(names)} ({projector}) is not DFlash or DSpark")
     merged = {**config, **(nested or {})}
-    says_next = all(field in merged for field in _NEXT_TOKEN_FIELDS)
-    says_own = nested is not None and projector == "dflash" and not any(field in merged for field in _NEXT_TOKEN_FIELDS)
-    flag = merged.get("sample_from_anchor")
-    if says_next != says_own and flag in (None, says_next):
+    fields = [field in merged for field in _NEXT_TOKEN_FIELDS]
+    says_next = all(fields) and (nested is None or projector == "dspark") and "DFlashDraftModel" not in names
+    says_own = not any(fields) and nested is not None and projector == "dflash" and "Qwen3DSparkModel" not in names
+    if says_next != says_own and merged.get("sample_from_anchor") in (None, says_next):
         return "next-token" if says_next else "own-slot"
     raise ConfigError(
         f"{where}: cannot tell whether a row predicts its own slot (z-lab: a dflash_config and no markov_rank) or the "

@@ -82,7 +82,7 @@ class BlockDrafter(Drafter):
         """Project the committed target states to keys and values of every draft layer and append them."""
         if span.hidden is None:
             raise ConfigError(f"{self.spec.name}: the engine delivered no hidden states")
-        self._context.lengths.advance(span.rows, span.start, span.count)
+        self._context.lengths.advance(span)
         device, hidden = span.hidden.device, span.hidden
         if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
             hidden = hidden[:, : int(span.count.max())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,11 @@ def _safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _pickle(path: Path) -> Iterator[tuple[str, Tensor]]:
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: not a plain file of tensors, and nothing else is loaded: {reason}") from error
     yield from state.get("state_dict", state).items()
 
 

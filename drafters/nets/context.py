@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentbench_spec.drafting import ContractError
+from agentbench_spec.drafting import ContractError, Span
 
 from .qwen3 import Geometry, grouped_attention
 
@@ -17,48 +17,52 @@ _BUCKET = 256
 
 
 class RowLengths:
-    """How many positions of each row are real: on the device, and on the host for as long as the host is told.
+    """How many positions of each row are real: on the device, and on the host as nearly as it can be told for free.
 
-    `on_host` [R] int64 is kept only while spans arrive as CPU tensors, where reading them waits for nothing. It
-    bounds what must be attended to; without it (None) the whole capacity is.
+    `bounds` [R] int64 on the CPU is never below the true lengths. It is exact as long as spans arrive as CPU tensors,
+    where reading them waits for nothing; a span on a device raises it by the span's width instead.
     """
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.on_device = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.on_host: Tensor | None = torch.zeros(rows, dtype=torch.int64) if device.type != "cpu" else self.on_device
+        self.bounds = self.on_device if device.type == "cpu" else torch.zeros(rows, dtype=torch.int64)
+        self.exact = True
 
-    def advance(self, rows: Tensor, start: Tensor, count: Tensor) -> None:
-        """Positions start .. start + count - 1 [B] of `rows` [B] are real now, later ones void; count 0: no change."""
-        for lengths in self._each(start.device):
-            at = rows.to(lengths.device)
-            new, old = (start + count).to(lengths.device), lengths[at]
-            lengths[at] = torch.where(count.to(lengths.device) > 0, new, old)
+    def advance(self, span: Span) -> None:
+        """The span's first `count` positions are real now, later ones void; count 0: no change."""
+        known = span.rows.device.type == span.start.device.type == span.count.device.type == "cpu"
+        for lengths in self._copies() if known else [self.on_device]:
+            rows, start, count = (part.to(lengths.device) for part in (span.rows, span.start, span.count))
+            lengths[rows] = torch.where(count > 0, start + count, lengths[rows])
+        if not known:
+            self.exact = False
+            self.bounds += span.input_ids.shape[1]
 
     def truncate(self, row: int, length: int) -> None:
         """Positions >= length of `row` are void."""
-        self.on_device[row].clamp_(max=length)
-        if self.on_host is not None and self.on_host is not self.on_device:
-            self.on_host[row].clamp_(max=length)
+        for lengths in self._copies():
+            lengths[row].clamp_(max=length)
 
-    def _each(self, span_device: torch.device) -> list[Tensor]:
-        if self.on_host is self.on_device:
-            return [self.on_device]
-        if span_device.type != "cpu":
-            self.on_host = None
-        return [self.on_device] if self.on_host is None else [self.on_device, self.on_host]
+    def forget(self, row: int, length: int) -> None:
+        """The newest position of `row` is gone if it was >= length; -1 until a span brings a new one."""
+        for lengths in self._copies():
+            lengths[row] = torch.where(lengths[row] > length, -1, lengths[row])
+
+    def _copies(self) -> list[Tensor]:
+        return [self.on_device] if self.bounds is self.on_device else [self.on_device, self.bounds]
 
     def check_anchors(self, position: Tensor, name: str) -> None:
         """Raise ContractError if an anchor does not sit right after its row's text, where the host can tell.
 
         A gap would be attended to as if it were context: correct text, poor acceptance, no other sign.
         """
-        if self.on_host is None or position.device.type != "cpu":
+        if not self.exact or position.device.type != "cpu":
             return
-        wrong = ((position >= 0) & (position != self.on_host)).nonzero().flatten().tolist()
+        wrong = ((position >= 0) & (position != self.bounds)).nonzero().flatten().tolist()
         if wrong:
-            row = wrong[0]
-            have = int(self.on_host[row])
-            raise ContractError(f"{name}: anchor of row {row} is at {int(position[row])}, observed {have} positions")
+            row, have = wrong[0], int(self.bounds[wrong[0]])
+            seen = f"{have} positions were observed" if have >= 0 else "the one before was cut off and not fed again"
+            raise ContractError(f"{name}: the anchor of row {row} is at {int(position[row])}, but {seen}")
 
 
 class ContextCache:
@@ -93,15 +97,13 @@ class ContextCache:
 
     def _extent(self, start: Tensor) -> tuple[int, Tensor | None]:
         """How many slots to attend to, and which of them each row may see (None: all)."""
-        if self.lengths.on_host is None:
-            extent = self.trash
-        elif start.device.type == "cpu":
+        if start.device.type == "cpu":
             low, high = (int(bound) for bound in start.aminmax())
             extent = high + self.block
             if low == high:
                 return extent, None
-        else:
-            longest = int(self.lengths.on_host.max()) + self.block
+        else:  # rounded up, so that few different kernel shapes occur
+            longest = int(self.lengths.bounds.max()) + self.block
             extent = min(-(-longest // _BUCKET) * _BUCKET, self.trash)
         return extent, (self.index[:extent] < (start + self.block)[:, None])[:, None, None]
 

@@ -11,9 +11,8 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from .qwen3 import Geometry, Layer, RMSNorm, Rope, lay_end_to_end, rms_norm, rotate, split_heads
+from .qwen3 import Geometry, Layer, RMSNorm, Rope, frozen_linear, joined, rms_norm, rotate
 
 
 class Memory(Protocol):
@@ -31,6 +30,7 @@ class CrossNet(nn.Module):
         super().__init__()
         self.geometry = geometry
         self.layers = nn.ModuleList(Layer(geometry) for _ in range(geometry.num_layers))
+        self.context_kv_proj: nn.Module | None = None
         self.norm = RMSNorm(geometry.hidden_size, geometry.rms_norm_eps)
 
     def each_layer(self) -> Iterator[Layer]:
@@ -38,33 +38,35 @@ class CrossNet(nn.Module):
         return cast(Iterator[Layer], iter(self.layers))
 
     def prepare(self) -> None:
-        """Join the projections that always run together; call once, after the weights are in."""
+        """Join the projections that always run together; call once, after the weights are in.
+
+        The published names go with it. Without this call the net computes the same, piece by piece.
+        """
         attentions = [layer.self_attn for layer in self.each_layer()]
-        self._kv_weight = lay_end_to_end([p for a in attentions for p in (a.k_proj, a.v_proj)])
-        norms = torch.stack([cast(RMSNorm, a.k_norm).weight.detach() for a in attentions])
-        self._k_norms = norms[:, None, None, :]
-        for layer in self.each_layer():
+        self.context_kv_proj = joined([p for a in attentions for p in (a.k_proj, a.v_proj)])
+        parts = self.context_kv_proj.weight.detach().chunk(len(attentions))
+        for layer, part in zip(self.each_layer(), parts, strict=True):
+            layer.self_attn.join(frozen_linear(part))
             layer.mlp.join()
 
     def context_keys_values(self, features: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        """Context features [B, n, H] -> keys, values [B, L, Nkv, n, d] of every layer, from one product."""
+        """Context features [B, n, H] -> keys, values [B, L, Nkv, n, d] of every layer; from one product if prepared."""
+        if self.context_kv_proj is None:
+            each = [layer.self_attn.keys_values(features, rope) for layer in self.each_layer()]
+            return torch.stack([keys for keys, _ in each], 1), torch.stack([values for _, values in each], 1)
         geometry = self.geometry
-        both = F.linear(features, self._kv_weight)
+        both = self.context_kv_proj(features)
         both = both.view(*features.shape[:2], geometry.num_layers, 2, geometry.num_kv_heads, geometry.head_dim)
         keys, values = both.permute(3, 0, 2, 4, 1, 5).unbind(0)
+        gains = torch.stack([cast(RMSNorm, layer.self_attn.k_norm).weight for layer in self.each_layer()])
         cos, sin = rope
-        keys = rotate(rms_norm(keys, self._k_norms, geometry.rms_norm_eps), (cos[:, None], sin[:, None]))
-        return keys, values
+        keys = rms_norm(keys, gains[:, None, None], geometry.rms_norm_eps)
+        return rotate(keys, (cos[:, None], sin[:, None])), values
 
     def run(self, x: Tensor, rope: Rope, memory: Memory) -> Tensor:
         """Query rows x [B, b, H] through all layers -> [B, b, H], before the final norm."""
-        weights = self._kv_weight.view(len(self.layers), -1, x.shape[-1])
         for index, layer in enumerate(self.each_layer()):
-            attention = layer.self_attn
-            normed = layer.input_layernorm(x)
-            keys, values = (
-                split_heads(part, attention.head_dim) for part in F.linear(normed, weights[index]).chunk(2, -1)
-            )
-            keys = rotate(attention.k_norm(keys), rope)
+            attention, normed = layer.self_attn, layer.input_layernorm(x)
+            keys, values = attention.keys_values(normed, rope)
             x = layer.finish(x, memory.attend(index, attention.queries(normed, rope), keys, values))
         return x

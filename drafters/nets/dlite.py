@@ -158,15 +158,20 @@ class DLiteNet(CrossNet):
         self.config = config
         self.context_norm = RMSNorm(h, geometry.rms_norm_eps)
         self.layer_depth_embedding = nn.Embedding(config.num_target_layers, h)
+        self._depth: Tensor | None = None
         self.sequential_head = SerialHead(geometry.vocab_size, config.rank, h)
 
     def prepare(self) -> None:
         super().prepare()
-        self._depth = self.layer_depth_embedding.weight[list(self.config.target_layer_ids)].detach()
+        self._depth = self.depth().detach()
+
+    def depth(self) -> Tensor:
+        """What tells the slots apart: the table's rows of the tapped layers [S, H]."""
+        return torch.stack([self.layer_depth_embedding.weight[layer] for layer in self.config.target_layer_ids])
 
     def slots(self, pivot: Tensor) -> Tensor:
         """Target states pivot [B, S, H] of the newest processed position -> context slots [B, S, H]."""
-        return self.context_norm(pivot + self._depth)  # type: ignore[no-any-return]
+        return self.context_norm(pivot + (self.depth() if self._depth is None else self._depth))  # type: ignore[no-any-return]
 
     def queries(self, real: Tensor, k_masks: int) -> Tensor:
         """Tokens real [B, G] int64, anchor last, then masks -> embeddings [B, G + k_masks, H]."""

@@ -156,8 +156,14 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, geometry.num_kv_heads * d, bias=False)
         self.v_proj = nn.Linear(width, geometry.num_kv_heads * d, bias=False)
         self.o_proj = nn.Linear(geometry.num_heads * d, geometry.hidden_size, bias=False)
+        self.kv_proj: nn.Module | None = None
         self.q_norm: nn.Module = RMSNorm(d, geometry.rms_norm_eps) if qk_norm else nn.Identity()
         self.k_norm: nn.Module = RMSNorm(d, geometry.rms_norm_eps) if qk_norm else nn.Identity()
+
+    def join(self, kv_proj: nn.Linear) -> None:
+        """Compute keys and values in one product from now on; kv_proj holds both weights, keys first."""
+        self.kv_proj = kv_proj
+        del self.k_proj, self.v_proj
 
     def queries(self, x: Tensor, rope: Rope) -> Tensor:
         """x [B, n, input] -> normed, rotated queries [B, Nq, n, d]."""
@@ -165,8 +171,8 @@ class Attention(nn.Module):
 
     def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         """x [B, n, input] -> normed, rotated keys and plain values, each [B, Nkv, n, d]."""
-        keys = rotate(self.k_norm(split_heads(self.k_proj(x), self.head_dim)), rope)
-        return keys, split_heads(self.v_proj(x), self.head_dim)
+        keys, values = self.kv_proj(x).chunk(2, -1) if self.kv_proj is not None else (self.k_proj(x), self.v_proj(x))
+        return rotate(self.k_norm(split_heads(keys, self.head_dim)), rope), split_heads(values, self.head_dim)
 
     def output(self, mixed: Tensor) -> Tensor:
         """mixed [B, Nq, n, d], as grouped_attention returns it -> [B, n, H]."""
@@ -201,18 +207,16 @@ class Mlp(nn.Module):
         self.gate_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
         self.up_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
         self.down_proj = nn.Linear(geometry.intermediate_size, geometry.hidden_size, bias=False)
-        self._gate_up: Tensor | None = None
+        self.gate_up: nn.Module | None = None
 
     def join(self) -> None:
         """Compute gate and up in one product from now on; call once, after the weights are in."""
-        self._gate_up = lay_end_to_end([self.gate_proj, self.up_proj])
+        self.gate_up = joined([self.gate_proj, self.up_proj])
+        del self.gate_proj, self.up_proj
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., H] -> [..., H]."""
-        if self._gate_up is None:
-            gate, up = self.gate_proj(x), self.up_proj(x)
-        else:
-            gate, up = F.linear(x, self._gate_up).chunk(2, -1)
+        gate, up = self.gate_up(x).chunk(2, -1) if self.gate_up is not None else (self.gate_proj(x), self.up_proj(x))
         return self.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
 
 
@@ -237,8 +241,20 @@ def lay_end_to_end(linears: Sequence[nn.Linear]) -> Tensor:
 
     Returns that tensor [sum of outputs, input]: one matrix product then does the work of all, at no extra memory.
     """
-    joined = torch.cat([linear.weight.detach() for linear in linears])
-    parts = torch.split(joined, [linear.out_features for linear in linears])
+    end_to_end = torch.cat([linear.weight.detach() for linear in linears])
+    parts = torch.split(end_to_end, [linear.out_features for linear in linears])
     for linear, part in zip(linears, parts, strict=True):
         linear.weight = nn.Parameter(part, requires_grad=False)
-    return joined
+    return end_to_end
+
+
+def joined(linears: Sequence[nn.Linear]) -> nn.Linear:
+    """One linear that computes what these bias-free ones do, their outputs end to end."""
+    return frozen_linear(torch.cat([linear.weight.detach() for linear in linears]))
+
+
+def frozen_linear(weight: Tensor) -> nn.Linear:
+    """A bias-free linear around an existing weight [out, in], which is not copied."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    return linear
