@@ -32,8 +32,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 DEFAULT_WINDOW = 4096
 """Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
 
-_BUCKET = 64
-"""On CPU, attention spans the longest row rounded up to this many slots."""
+_BUCKET = 256
+"""Attention over ragged rows spans the longest one rounded up to this many slots, so that few shapes occur."""
 
 _SCRATCH = 16
 """Slots beyond the capacity for drafted entries; grown once if a longer chain is asked for."""
@@ -123,7 +123,7 @@ class PairRows:
         slot = torch.where(counted & newest, position % self._window, self._window)
         self._features[rows[:, None], slot] = features.to(self._features.dtype)
         self._feature_at[rows[:, None], slot] = position
-        self._lengths.advance(span.rows, span.start, span.count)
+        self._lengths.advance(span)
 
     def _feature_before(self, rows: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """The feature one before each position [B, feature_size], and whether it is still there [B] bool."""
@@ -177,9 +177,8 @@ class PairRows:
 
     def _masks(self, position: Tensor, k: int) -> tuple[int, Tensor]:
         """Slots to attend to, and what each row may see of them at each step: masks [k, B, 1, 1, T]."""
-        extent = self._width
-        if position.device.type == "cpu":
-            extent = min(extent, -(-(int(position.max()) + k) // _BUCKET) * _BUCKET)
+        longest = int((position if position.device.type == "cpu" else self._lengths.bounds).max()) + k
+        extent = min(-(-longest // _BUCKET) * _BUCKET, self._width)
         last = (position - 1).clamp_min(0) + torch.arange(k, device=position.device)[:, None]
         unseen = torch.arange(extent, device=position.device) > last[..., None]
         mask = torch.zeros(unseen.shape, dtype=self._keys.dtype, device=position.device)
