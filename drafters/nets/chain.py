@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agentbench_spec.drafting import ContractError, DraftSampler, Proposal, Span
+from agentbench_spec.drafting import ConfigError, ContractError, DraftSampler, Proposal, Span
 
 from .context import RowLengths
 from .qwen3 import Geometry, Rope, grouped_attention
@@ -84,6 +84,8 @@ class PairRows:
         device: torch.device,
     ) -> None:
         """name: the drafter, for errors; window: features kept per row, in tokens."""
+        if window < 1:
+            raise ConfigError(f"{name}: window is {window}; it must hold at least the newest feature")
         self._name = name
         self.net, self._capacity, self._device = net, capacity, device
         self._width = capacity + _SCRATCH
