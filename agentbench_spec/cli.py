@@ -178,8 +178,8 @@ def check(
     )
     console.print(report)
     _last_line(report.as_dict())
-    if not report.passed:
-        raise typer.Exit(1)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 @rollouts_app.command("build")

@@ -33,7 +33,7 @@ Axes: B rows, n positions, k drafted, S tapped layers, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -178,6 +178,14 @@ class Drafter:
     def state_bytes(self, row: int) -> int:
         """Bytes held for `row` that grow with the text; 0 for a history-free drafter."""
         return 0
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor] | None:
+        """What this drafter knows about `row`'s text, for the conformance kit; None: only proposals are compared.
+
+        Name -> tensor, of the positions that count and nothing else: no padding, no scratch, no spare capacity. The
+        kit compares it with that of a fresh drafter which saw the same text at once. Never called in a measured run.
+        """
+        return None
 
 
 _TOKEN_BYTES = 40
