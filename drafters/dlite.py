@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
 from .nets.block_drafter import stack_probs, too_many
 from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
-from .nets.context import RowLengths
-from .nets.dlite import DLiteConfig, DLiteNet, Layout, full_layout, layout
+from .nets.dlite import DLiteConfig, DLiteNet, layout
+from .nets.pivots import Pivots
 from .nets.qwen3 import Rotary
 from .nets.registry import require_checkpoint
 
@@ -62,28 +62,27 @@ class DLiteDrafter(Drafter):
         device, dtype = target.device, target.dtype
         net = load_strictly(lambda: DLiteNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
         net.embed_tokens = target.embed_tokens
-        net.prepare()
+        if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
+            net.prepare()
         self.net = net
-        self._pivot = torch.zeros(rows, len(config.target_layer_ids), target.hidden_size, dtype=dtype, device=device)
-        self._pivot_end = RowLengths(rows, device)
+        slots = len(config.target_layer_ids)
+        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
         # The text itself (G > 1 only): a rollback must find the G - 1 tokens before the anchor again. The last column
         # takes what padding would write.
         width = capacity + 1 if config.group > 1 else 1
         self._text = torch.zeros(rows, width, dtype=torch.int64, device=device)
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
-        self._full = full_layout(config, device)
-        self._full_ropes = self._rotary(self._full.context), self._rotary(self._full.query)
+        whole = layout(config, torch.tensor([config.group - 1], device=device))
+        self._whole_rope = self._rotary(whole.positions)  # that of every text of at least G tokens
 
     @torch.inference_mode()
     def observe(self, span: Span) -> None:
         """Keep the states of the newest committed position and note the tokens fed."""
         if span.hidden is None:
             raise ConfigError("dlite: the engine delivered no hidden states")
-        self._pivot_end.advance(span)
-        device = self._pivot.device
+        device = span.hidden.device
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
-        keep = (count > 0)[:, None, None]
-        self._pivot[rows] = torch.where(keep, span.hidden[:, -1], self._pivot[rows])
+        self._pivots.take(rows, start, count, span.hidden[:, -1])
         if self.config.group > 1:
             offset = torch.arange(span.input_ids.shape[1], device=device)
             at = torch.where(offset < count[:, None], start[:, None] + offset, self._text.shape[1] - 1)
@@ -96,8 +95,8 @@ class DLiteDrafter(Drafter):
             raise ConfigError(too_many("dlite", k, self.config.max_tokens))
         if k == 0:
             return Proposal(ids=anchor.new_empty((len(anchor), 0)))
-        self._pivot_end.check_anchors(position, "dlite")
-        at = position.to(self._pivot.device).clamp(min=0)
+        self._pivots.ask(position, "dlite")
+        at = position.to(self._text.device).clamp(min=0)
         real = self._group(anchor, at)
         return self._walk(self._states(real, at)[:, :k], real)
 
@@ -110,11 +109,11 @@ class DLiteDrafter(Drafter):
     def _states(self, real: Tensor, at: Tensor) -> Tensor:
         """Final states [B, K, H] of the masks, for groups real [B, G] whose anchors sit at `at` [B]."""
         query = self.net.queries(real, self.config.max_tokens)
-        slots = self.net.slots(self._pivot)
+        slots = self.net.slots(self._pivots.newest)
         if self.config.group <= 2 or self._reaches(at):
-            return self.net.block(slots, query, *self._full_ropes, None)
+            return self.net.block(slots, query, self._whole_rope)
         place = layout(self.config, at)
-        return self.net.block(slots, query, self._rotary(place.context), self._rotary(place.query), _visible(place))
+        return self.net.block(slots, query, self._rotary(place.positions), place.visible)
 
     def _reaches(self, at: Tensor) -> bool:
         """True if every row is known to hold G tokens (with G <= 2 always: an anchor has a token before it)."""
@@ -142,17 +141,15 @@ class DLiteDrafter(Drafter):
 
     @torch.inference_mode()
     def truncate(self, row: int, length: int) -> None:
-        """Forget positions >= length; the pivot comes back with the position that is fed again."""
-        self._pivot_end.forget(row, length)
+        """Forget positions >= length; a cut to where the row's turn started brings back the states it had there."""
+        self._pivots.truncate(row, length)
 
-
-def _visible(place: Layout) -> Tensor | None:
-    """Attention mask [B, 1, 1, S + G + K] that hides group slots before the text's first token."""
-    if place.real is None:
-        return None
-    context, group = place.context.shape[1], place.real.shape[1]
-    masks = place.query.shape[1] - group
-    return F.pad(F.pad(place.real, (context, 0), value=True), (0, masks), value=True)[:, None, None]
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """The newest position's states [S, H] and the G - 1 tokens up to it; empty after a cut or before any text."""
+        end = int(self._pivots.end[row])
+        if end <= 0:
+            return {}
+        return {"pivot": self._pivots.newest[row], "tokens": self._text[row, max(end + 1 - self.config.group, 0) : end]}
 
 
 def make(

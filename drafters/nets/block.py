@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError
 
 from .cross import CrossNet, Memory
 from .dspark import ConfidenceHead, MarkovHead, make_markov_head
-from .qwen3 import Geometry, RMSNorm, Rope, required
+from .qwen3 import Geometry, RMSNorm, Rope, frozen_linear, joined, required, rms_norm, rotate
 
 Family = Literal["own-slot", "next-token"]
 
@@ -118,6 +119,7 @@ class BlockNet(CrossNet):
         super().__init__(geometry)
         h = geometry.hidden_size
         self.config = config
+        self.context_kv_proj: nn.Module | None = None
         self.fc = nn.Linear(len(config.target_layer_ids) * h, h, bias=False)
         self.hidden_norm = RMSNorm(h, geometry.rms_norm_eps)
         if config.family == "next-token":
@@ -130,9 +132,32 @@ class BlockNet(CrossNet):
         if config.confidence:
             self.confidence_head = ConfidenceHead(h, config.markov_rank if config.confidence_with_markov else 0)
 
+    def prepare(self) -> None:
+        attentions = [layer.self_attn for layer in self.each_layer()]
+        every = joined([p for a in attentions for p in (a.k_proj, a.v_proj)])
+        for attention, part in zip(attentions, every.weight.detach().chunk(len(attentions)), strict=True):
+            attention.join(frozen_linear(part))
+        for layer in self.each_layer():
+            layer.mlp.join()
+        self.context_kv_proj = every
+
     def fuse(self, hidden: Tensor) -> Tensor:
         """Target states hidden [B, n, S, H], layers in config order -> context features [B, n, H]."""
         return self.hidden_norm(self.fc(hidden.flatten(2)))  # type: ignore[no-any-return]
+
+    def context_keys_values(self, features: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        """Context features [B, n, H] -> keys, values [B, L, Nkv, n, d] of every layer; from one product if prepared."""
+        if self.context_kv_proj is None:
+            each = [layer.self_attn.keys_values(features, rope) for layer in self.each_layer()]
+            return torch.stack([keys for keys, _ in each], 1), torch.stack([values for _, values in each], 1)
+        geometry = self.geometry
+        both = self.context_kv_proj(features)
+        both = both.view(*features.shape[:2], geometry.num_layers, 2, geometry.num_kv_heads, geometry.head_dim)
+        keys, values = both.permute(3, 0, 2, 4, 1, 5).unbind(0)
+        gains = torch.stack([cast(RMSNorm, layer.self_attn.k_norm).weight for layer in self.each_layer()])
+        cos, sin = rope
+        keys = rms_norm(keys, gains[:, None, None], geometry.rms_norm_eps)
+        return rotate(keys, (cos[:, None], sin[:, None])), values
 
     def block(self, anchor: Tensor, rope: Rope, memory: Memory) -> Tensor:
         """Run the block [anchor, mask, ...] for anchor [B] int64: final normed states [B, b, H]."""

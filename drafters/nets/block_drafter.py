@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -62,7 +63,8 @@ class BlockDrafter(Drafter):
             net.embed_tokens, net.lm_head = target.embed_tokens, target.lm_head
         else:
             alias_frozen_copies(net, target)
-        net.prepare()
+        if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
+            net.prepare()
         self.net = net
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
         self._context = ContextCache(
@@ -98,7 +100,7 @@ class BlockDrafter(Drafter):
             raise ConfigError(too_many(self.spec.name, k, self.config.max_tokens))
         if k == 0:
             return Proposal(ids=anchor.new_empty((len(anchor), 0)))
-        self._context.lengths.check_anchors(position, self.spec.name)
+        self._context.lengths.check(position, self.spec.name)
         window = self._context.window(position.to(self._rotary.device))
         states = self.net.block(anchor, self._rotary(window.positions), window)
         return self.draft(anchor, self.net.read(states, k))
@@ -122,7 +124,13 @@ class BlockDrafter(Drafter):
         self._context.lengths.truncate(row, length)
 
     def state_bytes(self, row: int) -> int:
-        return self._context.bytes_of(row)
+        keys, values = self._context.of_row(row)
+        return keys.nbytes + values.nbytes
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """The context: keys, values [L, Nkv, length, d]."""
+        keys, values = self._context.of_row(row)
+        return {"keys": keys, "values": values}
 
 
 def stack_probs(probs: list[Tensor | None]) -> Tensor | None:

@@ -35,6 +35,7 @@ class Checkpoint:
     name: str
     """The folder or hub id, as the user gave it."""
     revision: str | None
+    """The commit a hub id was resolved to; for a folder what the user said, if anything."""
     config: Mapping[str, Any]
     folder: Path | None
     """Local folder; None for a hub id whose weights are not fetched yet."""
@@ -62,8 +63,9 @@ def open_checkpoint(checkpoint: str | Path, *, revision: str | None = None) -> C
         return Checkpoint(str(checkpoint), revision, _read_config(folder / _CONFIG), folder)
     if str(checkpoint).count("/") != 1 or str(checkpoint).startswith((".", "/", "~")):
         raise ConfigError(f"checkpoint {str(checkpoint)!r}: no such folder, and not a hub id of the form owner/name")
-    path = _from_hub("hf_hub_download", str(checkpoint), revision, filename=_CONFIG)
-    return Checkpoint(str(checkpoint), revision, _read_config(Path(path)), None)
+    path = Path(_from_hub("hf_hub_download", str(checkpoint), revision, filename=_CONFIG))
+    # .../snapshots/COMMIT/config.json: from here on the commit is meant, so weights and config cannot part ways
+    return Checkpoint(str(checkpoint), path.parent.name, _read_config(path), None)
 
 
 def _from_hub(function: str, repository: str, revision: str | None, **arguments: Any) -> str:

@@ -43,26 +43,26 @@ class RowLengths:
         for lengths in self._copies():
             lengths[row].clamp_(max=length)
 
-    def forget(self, row: int, length: int) -> None:
-        """The newest position of `row` is gone if it was >= length; -1 until a span brings a new one."""
-        for lengths in self._copies():
-            lengths[row] = torch.where(lengths[row] > length, -1, lengths[row])
-
     def _copies(self) -> list[Tensor]:
         return [self.on_device] if self.bounds is self.on_device else [self.on_device, self.bounds]
 
-    def check_anchors(self, position: Tensor, name: str) -> None:
-        """Raise ContractError if an anchor does not sit right after its row's text, where the host can tell.
+    def check(self, position: Tensor, name: str) -> None:
+        """Raise ContractError if an anchor does not follow its row's text, where the host can tell."""
+        if self.exact and position.device.type == "cpu":
+            check_anchors(position, self.bounds, name)
 
-        A gap would be attended to as if it were context: correct text, poor acceptance, no other sign.
-        """
-        if not self.exact or position.device.type != "cpu":
-            return
-        wrong = ((position >= 0) & (position != self.bounds)).nonzero().flatten().tolist()
-        if wrong:
-            row, have = wrong[0], int(self.bounds[wrong[0]])
-            seen = f"{have} positions were observed" if have >= 0 else "the one before was cut off and not fed again"
-            raise ContractError(f"{name}: the anchor of row {row} is at {int(position[row])}, but {seen}")
+
+def check_anchors(position: Tensor, expected: Tensor, name: str) -> None:
+    """Raise ContractError unless every anchor sits where it is expected: position, expected [R] on the CPU.
+
+    A gap would be attended to as if it were context: correct text, poor acceptance, no other sign. Position -1 is an
+    idle row; expected -1: the position before was cut off.
+    """
+    wrong = ((position >= 0) & (position != expected)).nonzero().flatten().tolist()
+    if wrong:
+        row, have = wrong[0], int(expected[wrong[0]])
+        seen = f"{have} positions were observed" if have >= 0 else "the one before was cut off and not fed again"
+        raise ContractError(f"{name}: the anchor of row {row} is at {int(position[row])}, but {seen}")
 
 
 class ContextCache:
@@ -107,10 +107,10 @@ class ContextCache:
             extent = min(-(-longest // _BUCKET) * _BUCKET, self.trash)
         return extent, (self.index[:extent] < (start + self.block)[:, None])[:, None, None]
 
-    def bytes_of(self, row: int) -> int:
-        """Bytes the context of `row` fills; waits for the device."""
+    def of_row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [L, Nkv, length, d] of the positions of `row` that count; waits for the device."""
         length = int(self.lengths.on_device[row])
-        return self.keys[row, :, :, :length].nbytes + self.values[row, :, :, :length].nbytes
+        return self.keys[row, :, :, :length], self.values[row, :, :, :length]
 
 
 class BlockWindow:

@@ -109,14 +109,27 @@ class SerialHead(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the slots of one round sit and which may be seen; B is 1 when all rows are alike."""
+    """Where slots and query rows of one round sit, and which may be seen; B is 1 when all rows are alike."""
 
     context: Tensor
     """[B, S] int64: positions of the context slots, all the same."""
     query: Tensor
     """[B, G + K] int64: positions of the real tokens and the masks."""
-    real: Tensor | None
-    """[B, G] bool: real tokens that exist; None: all do."""
+    real: Tensor
+    """[B, G] bool: real tokens that exist."""
+
+    @property
+    def positions(self) -> Tensor:
+        """[B, S + G + K] int64: slots, then query."""
+        return torch.cat((self.context, self.query), 1)
+
+    @property
+    def visible(self) -> Tensor:
+        """[B, 1, 1, S + G + K] bool: all but real tokens before the text's first."""
+        seen = torch.ones_like(self.positions, dtype=torch.bool)
+        first = self.context.shape[1]
+        seen[:, first : first + self.real.shape[1]] = self.real
+        return seen[:, None, None]
 
 
 def layout(config: DLiteConfig, anchor_position: Tensor) -> Layout:
@@ -128,21 +141,14 @@ def layout(config: DLiteConfig, anchor_position: Tensor) -> Layout:
     return Layout(context, place.clamp(min=0), place[:, :group] >= 0)
 
 
-def full_layout(config: DLiteConfig, device: torch.device) -> Layout:
-    """The layout of every text of at least G tokens; it never changes."""
-    whole = layout(config, torch.tensor([config.group - 1], device=device))
-    return Layout(whole.context, whole.query, None)
+class _Together:
+    """No memory of its own: the slots are projected with the query rows. mask [B, 1, 1, S + G + K] bool or None."""
 
-
-class _Slots:
-    """The context of one round: keys, values [B, L, Nkv, S, d] of the slots; mask [B, 1, 1, S + G + K] bool or None."""
-
-    def __init__(self, keys: Tensor, values: Tensor, mask: Tensor | None) -> None:
-        self._keys, self._values, self._mask = keys, values, mask
+    def __init__(self, mask: Tensor | None) -> None:
+        self._mask = mask
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        keys = torch.cat((self._keys[:, layer], keys), 2)
-        return grouped_attention(queries, keys, torch.cat((self._values[:, layer], values), 2), self._mask)
+        return grouped_attention(queries, keys, values, self._mask)
 
 
 class DLiteNet(CrossNet):
@@ -178,7 +184,11 @@ class DLiteNet(CrossNet):
         masks = real.new_full((len(real), k_masks), self.config.mask_token_id)
         return self.embed_tokens(torch.cat((real, masks), 1))  # type: ignore[no-any-return]
 
-    def block(self, slots: Tensor, query: Tensor, context_rope: Rope, query_rope: Rope, mask: Tensor | None) -> Tensor:
-        """slots [B, S, H], query [B, G + K, H], mask [B, 1, 1, S + G + K] bool -> final normed states [B, K, H]."""
-        memory = _Slots(*self.context_keys_values(slots, context_rope), mask)
-        return self.norm(self.run(query, query_rope, memory)[:, -self.config.max_tokens :])  # type: ignore[no-any-return]
+    def block(self, slots: Tensor, query: Tensor, rope: Rope, mask: Tensor | None = None) -> Tensor:
+        """slots [B, S, H], query [B, G + K, H], rope of both in this order, mask [B, 1, 1, S + G + K] bool.
+
+        Returns the final normed states of the masks [B, K, H].
+        """
+        query_rope = rope[0][:, :, slots.shape[1] :], rope[1][:, :, slots.shape[1] :]
+        states = self.run(query, query_rope, _Together(mask), context=(slots, rope))
+        return self.norm(states[:, -self.config.max_tokens :])  # type: ignore[no-any-return]

@@ -160,9 +160,9 @@ class Attention(nn.Module):
         self.q_norm: nn.Module = RMSNorm(d, geometry.rms_norm_eps) if qk_norm else nn.Identity()
         self.k_norm: nn.Module = RMSNorm(d, geometry.rms_norm_eps) if qk_norm else nn.Identity()
 
-    def join(self, kv_proj: nn.Linear) -> None:
-        """Compute keys and values in one product from now on; kv_proj holds both weights, keys first."""
-        self.kv_proj = kv_proj
+    def join(self, kv_proj: nn.Linear | None = None) -> None:
+        """Compute keys and values in one product from now on; kv_proj: both weights, keys first, if already there."""
+        self.kv_proj = kv_proj or joined([self.k_proj, self.v_proj])
         del self.k_proj, self.v_proj
 
     def queries(self, x: Tensor, rope: Rope) -> Tensor:
@@ -181,7 +181,7 @@ class Attention(nn.Module):
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """[B, n, heads * d] -> [B, heads, n, d], a view."""
-    return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
+    return x.view(*x.shape[:-1], x.shape[-1] // head_dim, head_dim).transpose(1, 2)
 
 
 def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:

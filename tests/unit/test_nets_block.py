@@ -354,7 +354,8 @@ def test_dlite_positions_match_the_published_table() -> None:
     rows = {}
     for group, at in ((1, 9), (2, 9), (3, 9), (6, 9), (3, 1)):
         place = layout(replace(config, group=group), torch.tensor([at]))
-        seen = int(place.real.sum()) if place.real is not None else group
+        seen = int(place.real.sum())
+        assert place.visible.sum() == place.context.shape[1] + seen + 7
         rows[group, at] = (int(place.context[0, 0]), place.query[0, group - seen :].tolist())
     assert rows == {
         (1, 9): (0, [0, *range(1, 8)]),
@@ -554,6 +555,28 @@ def test_no_call_of_a_round_waits_for_the_device(name: str) -> None:
     drafter.truncate(1, 3)
 
 
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_other_dtypes_of_the_target_are_taken_on(name: str) -> None:
+    """Fails if a part of a net stays in float32, or positions are rounded to the target's dtype."""
+    tokens = {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        target = golden_target()
+        target.embed_tokens.to(dtype)
+        target.lm_head.to(dtype)
+        drafter = MAKERS[name](GOLDEN / name / "draft")
+        drafter.open(replace(target, dtype=dtype), rows=1, capacity=64)
+        feed(drafter, states_for(drafter, 20).to(dtype))
+        tokens[dtype] = ask(drafter, 20)
+    assert tokens[torch.float64] == tokens[torch.float32]
+    assert len(tokens[torch.bfloat16]) == 7
+
+
+def test_the_longest_text_is_the_trained_window_and_none_for_dlite() -> None:
+    """Fails if a turn beyond a draft's rotary window is measured as though it were fine (field case 18)."""
+    limits = {name: make(GOLDEN / name / "draft").spec.max_positions for name, make in MAKERS.items()}
+    assert limits == {"dflash": 2048, "dflash-zlab": 2048, "dspark-rnn": 2048, "dlite-g3": None}
+
+
 class FirstChoice:
     """Draws the most likely token, and says what it drew from, as at temperature 1."""
 
@@ -624,7 +647,7 @@ def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_p
         from agentbench_spec.drafting import ConfigError
         for revision in (None, "a" * 40):
             drafter = dlite.make("owner/draft", revision=revision)
-            print(drafter.spec.max_tokens, len(dict(tensors_of(drafter.checkpoint.fetch()))))
+            print(drafter.spec.version[:4], len(dict(tensors_of(drafter.checkpoint.fetch()))))
         try:
             dlite.make("owner/other")
         except ConfigError as error:
@@ -634,7 +657,7 @@ def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_p
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], env=offline, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["7 31", "7 31", "checkpoint 'owner/other' (revision main)"]
+    assert done.stdout.splitlines() == ["aaaa 31", "aaaa 31", "checkpoint 'owner/other' (revision main)"]
 
 
 def test_opening_through_the_shared_loader_keeps_the_revision() -> None:
