@@ -7,6 +7,7 @@ features.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -66,6 +67,10 @@ class Eagle3Drafter(Drafter):
     def state_bytes(self, row: int) -> int:
         """Bytes of one-layer K/V (and of what rolls it back) that `row` holds."""
         return self._rows.state_bytes(row)
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """Keys and values of whole pairs, and the last feature."""
+        return self._rows.snapshot(row)
 
 
 def make(

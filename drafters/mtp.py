@@ -5,6 +5,7 @@ Experimental means: written from a description and tested for its own laws; no v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -59,6 +60,10 @@ class MtpDrafter(Drafter):
     def state_bytes(self, row: int) -> int:
         """Bytes of one-layer K/V that `row` holds."""
         return self._rows.state_bytes(row)
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """Keys and values of whole pairs, and the last feature."""
+        return self._rows.snapshot(row)
 
 
 def make(

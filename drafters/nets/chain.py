@@ -139,7 +139,7 @@ class PairRows:
 
         stop_ids [m] int64: a row's proposal ends with the first of these it drafts.
         """
-        self._lengths.check_anchors(position, self._name)
+        self._lengths.check(position, self._name)
         first = (position - 1).clamp_min(0)
         hidden, kept = self._feature_before(self._all_rows, position)
         at = first[:, None] + torch.arange(k, device=self._device)
@@ -228,3 +228,10 @@ class PairRows:
         """Bytes of K/V that `row` holds; the ring of features does not grow with the text."""
         heads, d = self.net.geometry.num_kv_heads, self.net.geometry.head_dim
         return int(self._lengths.on_device[row]) * 2 * heads * d * self._keys.element_size()
+
+    def snapshot(self, row: int) -> dict[str, Tensor]:
+        """What `row` knows: keys, values [Nkv, length - 1, d] of whole pairs, and the last feature [feature_size]."""
+        length = int(self._lengths.on_device[row])
+        whole = max(length - 1, 0)
+        state = {"keys": self._keys[row, :, :whole], "values": self._values[row, :, :whole]}
+        return {**state, "feature": self._features[row, (length - 1) % self._window]} if length else state

@@ -16,6 +16,7 @@ from agentbench_spec_drafters.eagle3 import make
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from agentbench_spec.contract import check
 from agentbench_spec.drafting import Drafter, Proposal, Span, TargetInfo
 from agentbench_spec.loop import Limits, Turn, decode
 from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator
@@ -128,6 +129,16 @@ def test_tapped_layers_one_off_break_the_trace(layers: list[int], same: bool, tm
     witness, turn = decoded(case, folder)
     assert case["prompt_ids"] + turn.output[: case["max_new_tokens"]] == case["output_ids"]
     assert (witness.drafted == case["rounds"]["draft_tokens"]) is same
+
+
+def test_conformance() -> None:
+    """Every law of the kit that applies to a target of this size holds of the golden pair."""
+    laws = ("spec", "lossless", "incremental", "no-trace", "rows", "padding", "truncate")
+    long = Target(target().model, name="golden", capacity=1024)
+    report = check(lambda: make(kit.DRAFT), target=long, only=laws)
+    assert {finding.law: finding.outcome for finding in report.findings if finding.law in laws} == dict.fromkeys(
+        laws, "passed"
+    ), report.failed
 
 
 def test_sampled_output_follows_the_target() -> None:

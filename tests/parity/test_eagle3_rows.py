@@ -44,6 +44,16 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
+def same_state(drafter: Eagle3Drafter, head: Path, text: Text, length: int) -> None:
+    """The committed state is that of a drafter which saw the text at once (not only the proposals)."""
+    other = opened(head)
+    feed(other, text, length, chunk=length)
+    ours, theirs = drafter.snapshot(0), other.snapshot(0)
+    assert ours.keys() == theirs.keys() and ours["keys"].shape[1] == length - 1
+    for name, tensor in ours.items():
+        close(tensor, theirs[name])
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 7, 63])
 def test_chunks_equal_one_prefill(head: Path, chunk: int) -> None:
     """The pair across a chunk border must be the same as inside one."""
@@ -94,6 +104,7 @@ def test_rewritten_history_equals_fresh(head: Path) -> None:
         text = text.rewritten(cut, Text.random(90, 10 + turn, taps=5))
         feed(drafter, text, until, start=cut, chunk=9)
         close(drafted(drafter, [5], [until]), fresh(head, text, until, 5))
+        same_state(drafter, head, text, until)
 
 
 def test_history_rewritten_beyond_the_window_equals_fresh(head: Path) -> None:
@@ -104,6 +115,7 @@ def test_history_rewritten_beyond_the_window_equals_fresh(head: Path) -> None:
         text = text.rewritten(cut + 1, Text.random(90, 10 + turn, taps=5))
         feed(drafter, text, until, start=cut, chunk=9)
         close(drafted(drafter, [5], [until]), fresh(head, text, until, 5))
+        same_state(drafter, head, text, until)
 
 
 def test_continuation_thrown_away_is_drafted_again_with_any_anchor(head: Path) -> None:

@@ -12,7 +12,9 @@ from agentbench_spec_drafters import dflash, domino, mtp, none
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agentbench_spec.contract import check
 from agentbench_spec.drafting import ConfigError
+from agentbench_spec.target import Target
 
 MODULE = {
     "enorm.weight": (kit.HIDDEN,),
@@ -298,6 +300,16 @@ def test_output_is_the_targets_own(tmp_path: Path) -> None:
             drafter = make(folder)
             drafter.open(kit.target().info, rows=1, capacity=128)
             assert kit.decoded(drafter, prompts, k) == baseline
+
+
+def test_mtp_conformance(tmp_path: Path) -> None:
+    """The state laws of the kit, by which a wrong rollback or pairing would show."""
+    folder, laws = write_mtp(tmp_path / "mtp", "serving"), ("spec", "incremental", "no-trace", "rows", "truncate")
+    long = Target(kit.target().model, name="tiny", capacity=1024)
+    report = check(lambda: mtp.make(folder), target=long, only=laws)
+    assert {finding.law: finding.outcome for finding in report.findings if finding.law in laws} == dict.fromkeys(
+        laws, "passed"
+    ), report.failed
 
 
 def test_state_bytes_follow_the_config(tmp_path: Path) -> None:
