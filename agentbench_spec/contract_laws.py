@@ -206,7 +206,7 @@ def parity(bench: Bench) -> str:
 def acceptance_floor(bench: Bench) -> str:
     """Mean acceptance length on the target's own greedy text reaches the floor the author states."""
     if bench.floor is None:
-        raise NotApplicable("no floor was given (--floor)")
+        raise NotApplicable("no floor was given for this target (--floor; on the toy target none makes sense)")
     played = play(bench, bench.target_of(1), [bench.k], bench.chunks_tokens[-1])
     rounds = [each for turn in played for each in turn.turns[f"k {bench.k}"].rounds]
     if not rounds:

@@ -140,3 +140,16 @@ def test_sampled_decoding_runs_and_hands_over_distributions(name: str) -> None:
     session.prefill(case["prompt_ids"], lambda logits: int(logits.argmax()))
     proposal = drafter.propose(torch.tensor([turn.output[0]]), torch.tensor([len(case["prompt_ids"])]), 7)
     assert (proposal.probs is None) == (name in ("dflash-zlab", "dlite-g2"))
+
+
+@pytest.mark.parametrize("name", ["dflash", "dspark-rnn", "dlite-g1", "dlite-g3"])
+def test_a_turn_decoded_twice_from_one_prefill_is_the_same(name: str) -> None:
+    """Fails if a thrown-away pass, as the second clock takes one, leaves the drafter elsewhere than it started."""
+    case = recorded(name)["cases"][7]
+    target, drafter = engine(1), make_drafter(name)
+    drafter.open(target.info, rows=1, capacity=target.capacity)
+    session = Session(target, {"draft": drafter})
+    session.prefill(case["prompt_ids"], lambda logits: int(logits.argmax()))
+    passes = [session.decode("draft", Limits(7, 40), sampler(1), Clock(CPU))[0] for _ in range(2)]
+    assert passes[0].rounds == passes[1].rounds
+    assert passes[0].output == passes[1].output == case["output_ids"][len(case["prompt_ids"]) :][:40]
