@@ -56,7 +56,9 @@ class BlockDrafter(Drafter):
             mask_token_id=config.mask_token_id,
         )
         device, dtype = target.device, target.dtype
-        net = load_strictly(lambda: BlockNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
+        net = load_strictly(
+            self.build, self.checkpoint, device=device, dtype=dtype, rename=self.rename, tolerated=_TOLERATED
+        )
         if config.family == "own-slot":
             net.embed_tokens, net.lm_head = target.embed_tokens, target.lm_head
         else:
@@ -68,6 +70,14 @@ class BlockDrafter(Drafter):
         self._context = ContextCache(
             config.geometry, rows=rows, capacity=capacity, block=config.block_size, device=device, dtype=dtype
         )
+
+    def build(self) -> BlockNet:
+        """The net, still empty, under the names `rename` gives the file's tensors."""
+        return BlockNet(self.config)
+
+    def rename(self, name: str) -> str | None:
+        """The net's name for a tensor of the file; None to skip it."""
+        return name
 
     @torch.inference_mode()
     def observe(self, span: Span) -> None:

@@ -95,13 +95,20 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
     `.bin` files are read with weights_only=True. Raises ConfigError if there are no weights or a shard is missing.
     """
+    for path in shard_paths(folder):
+        yield from (_safetensors(path) if path.suffix == ".safetensors" else _pickle(path))
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    """The weight files of a checkpoint folder. Raises ConfigError if there are none or a shard is missing."""
     found = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
     if found is None:
         raise ConfigError(f"{folder}: no weights; expected one of {', '.join(_WEIGHTS)}")
-    for path in _shards(folder / found):
+    paths = _shards(folder / found)
+    for path in paths:
         if not path.is_file():
             raise ConfigError(f"{path}: this shard is listed in {found} but missing")
-        yield from (_safetensors(path) if path.suffix == ".safetensors" else _pickle(path))
+    return paths
 
 
 def _shards(path: Path) -> list[Path]:

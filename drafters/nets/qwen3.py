@@ -117,8 +117,7 @@ class RMSNorm(nn.Module):
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., d] normed over the last axis, then times weight (broadcast): the functional form of RMSNorm."""
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
-    return weight * (wide * scale).to(x.dtype)
+    return weight * F.rms_norm(wide, wide.shape[-1:], eps=eps).to(x.dtype)
 
 
 class Rotary:
