@@ -7,70 +7,30 @@ features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
+from agentbench_spec.drafting import ConfigError, DrafterSpec, TargetInfo
 
 from .nets import eagle3
-from .nets.chain import DEFAULT_WINDOW, PairRows
+from .nets.chain import DEFAULT_WINDOW
+from .nets.chain_drafter import ChainDrafter
 from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.eagle3_layouts import Eagle3Config, read_config
 from .nets.registry import require_checkpoint
 
 
-class Eagle3Drafter(Drafter):
+class Eagle3Drafter(ChainDrafter):
     """EAGLE-3 on rows; see `make` for the options."""
 
     def __init__(
         self, checkpoint: Checkpoint, config: Eagle3Config, spec: DrafterSpec, *, stop_ids: tuple[int, ...], window: int
     ) -> None:
-        self.spec = spec
-        self._checkpoint, self._config, self._window = checkpoint, config, window
-        self._stop_list, self._stops = stop_ids, None if not stop_ids else torch.tensor(stop_ids)
+        super().__init__(spec, stop_ids=stop_ids, window=window)
+        self._checkpoint, self._config = checkpoint, config
 
-    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
-        """Load the head for `target` and allocate its rows. Raises ConfigError if they do not belong together."""
-        self.net = eagle3.load(self._checkpoint, self._config, target)
-        self._stops = torch.tensor(self._stop_list, device=target.device) if self._stop_list else None
-        self._rows = PairRows(
-            self.spec.name,
-            self.net,
-            rows=rows,
-            capacity=capacity,
-            window=self._window,
-            dtype=target.dtype,
-            device=target.device,
-        )
-
-    @torch.inference_mode()
-    def observe(self, span: Span) -> None:
-        """Fuse the features of the span and write the entries they complete."""
-        self._rows.observe(span)
-
-    @torch.inference_mode()
-    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
-        """Chain k draft tokens after the anchor. Raises ConfigError if k is beyond the trained length."""
-        if self.spec.max_tokens is not None and k > self.spec.max_tokens:
-            raise ConfigError(
-                f"{self.spec.name}: asked for {k} tokens; this head drafts at most {self.spec.max_tokens}"
-            )
-        return self._rows.propose(anchor, position, k, self.sampler, self._stops)
-
-    def truncate(self, row: int, length: int) -> None:
-        """Forget positions >= length of `row`."""
-        self._rows.truncate(row, length)
-
-    def state_bytes(self, row: int) -> int:
-        """Bytes of one-layer K/V (and of what rolls it back) that `row` holds."""
-        return self._rows.state_bytes(row)
-
-    def snapshot(self, row: int) -> Mapping[str, Tensor]:
-        """Keys and values of whole pairs, and the last feature."""
-        return self._rows.snapshot(row)
+    def load(self, target: TargetInfo) -> eagle3.Eagle3Net:
+        """The head, checked against `target`. Raises ConfigError if they do not belong together."""
+        return eagle3.load(self._checkpoint, self._config, target)
 
 
 def make(
