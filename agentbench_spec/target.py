@@ -113,6 +113,7 @@ class Target:
         Raises ConfigError if they differ by more than rounding: the model then needs something that the slot cache or
         the attention function does not do, and every number measured on it would be wrong.
         """
+        tokens = min(tokens, self.capacity)
         ids = torch.arange(tokens, device=self.info.device)[None] * 7 % self.info.vocab_size
         config: Any = self.model.config
         config._attn_implementation = "sdpa"
@@ -142,8 +143,10 @@ class Target:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights read per decode step (a tied embedding counted once)."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+        """Bytes of weights read per decode step: all but an untied embedding table, of which a step reads one row."""
+        table = self.info.embed_tokens.weight
+        skipped = () if table is self.info.lm_head.weight else (table,)
+        return sum(p.numel() * p.element_size() for p in self.model.parameters() if all(p is not s for s in skipped))
 
 
 class _TapHooks:
@@ -173,5 +176,5 @@ class _TapHooks:
         return keep
 
     def take(self) -> dict[int, Tensor]:
-        kept, self._kept = self._kept, {}
+        kept, self._kept, self.wanted = self._kept, {}, ()
         return kept
