@@ -33,6 +33,7 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "fp16": torch.float16,
     "float16": torch.float16,
+    "float64": torch.float64,
 }
 _HASH_LIMIT_BYTES = 2 * 1024**3
 _SINK = re.compile(r"(\b|_)sinks?(\b|_)")
@@ -100,6 +101,10 @@ def resolve_device(device: str) -> torch.device:
         raise ConfigError(f"device {device!r} is not known; use auto, cpu, cuda or cuda:N") from error
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {device!r}: this torch ({torch.__version__}) sees no CUDA device; use device=cpu")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {device!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if wanted.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
     return wanted
 
 
