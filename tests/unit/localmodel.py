@@ -22,7 +22,7 @@ TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "o
 def save_model(folder: Path) -> Path:
     """Write a Qwen3 of two layers with its tokenizer and a chat template that has tools and a think flag."""
     tokenizer = _tokenizer()
-    torch.manual_seed(0)
+    torch.manual_seed(4)  # greedy replies that repeat themselves a little, so that look-up drafts are accepted
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
