@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def lossless(self) -> bool | None:
-        """False if a greedy output differed from the baseline by more than a tie: the run is void; None: not compared."""
+        """False if a greedy output differed from the baseline by more than a tie: a void run. None: not compared."""
         return lossless(self.summary)
 
     @property

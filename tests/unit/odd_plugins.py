@@ -20,11 +20,11 @@ INTERRUPT_FILE = "ODD_INTERRUPT_FILE"
 
 
 class Repeat(SequenceDrafter):
-    """Guesses the anchor again; runs `before` at each call."""
+    """Guesses the anchor again, as often as the checkpoint says; runs `before` at each call."""
 
     def __init__(self, name: str, checkpoint: str = "", max_positions: int | None = None) -> None:
         self.spec = DrafterSpec(name=name, max_positions=max_positions)
-        self.step = int(checkpoint or 1)
+        self.most = int(checkpoint or 100)
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         self.target = target
@@ -35,7 +35,7 @@ class Repeat(SequenceDrafter):
 
     def propose_one(self, row: int, text: Sequence[int], k: int) -> list[int]:
         self.before()
-        return [text[-self.step]] * k
+        return [text[-1]] * min(k, self.most)
 
 
 class Hold(Repeat):
