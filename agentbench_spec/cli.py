@@ -232,11 +232,14 @@ def doctor(
     from agentbench_spec.doctor import examine
 
     report = examine(device)
-    table = _table("what", "found", "if missing")
+    table = _table("what", "found")
     for check in report.checks:
-        found = Text(check.found) if check.found else Text("missing", "yellow" if check.optional else "red")
-        table.add_row(Text(check.name), found, Text("" if check.found else check.remedy))
+        missing = Text("missing", "yellow" if check.optional else "red")
+        table.add_row(Text(check.name), Text(check.found) if check.found else missing)
     console.print(table)
+    for check in report.checks:
+        if not check.found:
+            _say(f"{check.name} is missing{' (optional)' if check.optional else ''}: {check.remedy}", "yellow")
     _last_line(report.as_dict())
 
 
@@ -259,6 +262,8 @@ def check(
     from agentbench_spec.contract import check_drafter
 
     places = tuple(dict.fromkeys(name.strip() for name in on.split(",") if name.strip()))
+    if not places:
+        raise ConfigError(f"--on names no target: {on!r}; known: toy, embedded")
     with tqdm(unit="law", leave=False) as bar:
 
         def tried(law: str) -> None:
@@ -372,23 +377,32 @@ def stats(
     if output == "csv":
         print(each.to_csv(index=False), end="", flush=True)
         return
+    each[by] = each[by].fillna(f"(no {by})")
     grouped = summarize(each, by)
-    console.print(_stats_table(grouped, by))
+    for table in _stats_tables(grouped, by):
+        console.print(table)
     _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
 
 
-def _stats_table(grouped: pd.DataFrame, by: str) -> Table:
-    """Totals as they are; three columns min, median and max of one quantity as one cell."""
-    spread = [str(name).removesuffix("_min") for name in grouped.columns if str(name).endswith("_min")]
-    totals = [str(name) for name in grouped.columns if not str(name).endswith(("_min", "_median", "_max"))]
+def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:
+    """Counts, then sizes: the columns min, median and max of one quantity as one cell."""
+    sizes = [str(name).removesuffix("_min") for name in grouped.columns if str(name).endswith("_min")]
+    counts = [str(name) for name in grouped.columns if not str(name).endswith(("_min", "_median", "_max"))]
+    yield _grouped_table(grouped, by, {name.replace("_", " "): [name] for name in counts})
+    ends = ("min", "median", "max")
+    yield _grouped_table(
+        grouped,
+        by,
+        {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in sizes},
+    )
+
+
+def _grouped_table(grouped: pd.DataFrame, by: str, columns: dict[str, list[str]]) -> Table:
     table = _table(by)
-    for name in totals:
-        table.add_column(name.replace("_", " "), justify="right")
-    for name in spread:
-        table.add_column(f"{name.replace('_', ' ')}\nmin / median / max", justify="right", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
     for group, row in grouped.iterrows():
-        cells = [f"{row[name]:,.0f}" for name in totals]
-        cells += [" / ".join(f"{row[f'{name}_{end}']:,.0f}" for end in ("min", "median", "max")) for name in spread]
+        cells = (" / ".join(f"{row[name]:,.0f}" for name in names) for names in columns.values())
         table.add_row(Text(str(group)), *cells)
     return table
 
