@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.loop import Turn
+from agentbench_spec.loop import Limits, Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.records import RoundRow, Status, TurnRow
@@ -48,6 +48,11 @@ class Measured:
 
     rows: list[TurnRow]
     rounds: list[RoundRow]
+
+
+def rehearsal_tokens(limits: Limits) -> int:
+    """Tokens `Replayer.rehearse` decodes at most: two full rounds, and never more than a turn may have."""
+    return min(2 * (limits.k + 1), limits.max_new_tokens)
 
 
 class Renders(Protocol):
@@ -119,7 +124,8 @@ class Replayer:
         session.prefill(prompt, lambda logits: int(logits.argmax()))
         for why in session.failed.values():
             raise why
-        few = replace(self.conditions.limits, max_new_tokens=2 * (self.conditions.limits.k + 1), stop_ids=frozenset())
+        tokens = rehearsal_tokens(self.conditions.limits)
+        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
