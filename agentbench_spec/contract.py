@@ -182,26 +182,27 @@ def embedded_bench(make: Callable[[], Drafter]) -> Bench:
     from agentbench_spec.models import load
 
     loaded = load(EMBEDDED, dtype="fp32", device="cpu")
-    target = Target(loaded.model, name=EMBEDDED, capacity=512)
-    bench = target_bench(make, target)
-    bench.prompts = [loaded.tokenizer(text)["input_ids"] for text in _texts()]
-    return bench
+    target = Target(loaded.model, name=EMBEDDED, capacity=256)
+    prompts = [loaded.tokenizer(text)["input_ids"] for text in _texts()]
+    return Bench(make, target, prompts, chunks_tokens=(16,), max_new_tokens=8)
 
 
 def target_bench(make: Callable[[], Drafter], target: Target) -> Bench:
     """Any loaded target; its prompts are token ids of no meaning, which is all the laws need."""
     prompts = toy_turns(vocab=min(target.info.vocab_size, 4096))
     small = target if target.info.vocab_size <= 64 else None
-    return Bench(make, target, prompts, ks=(0, 4), chunks_tokens=(WHOLE, 7), max_new_tokens=12, sampling_target=small)
+    return Bench(make, target, prompts, chunks_tokens=(7, WHOLE), sampling_target=small)
 
 
 def _texts() -> Iterable[str]:
-    """Three turns of an agent's session; the second extends the first, the third rewrites it."""
+    """Five short turns of an agent's session; the third and the last rewrite what came before."""
     task = "List the files, then read notes.txt.\n"
     call = 'call: {"name": "ls", "arguments": {"folder": "."}}\n'
-    result = 'result: {"files": ["notes.txt", "todo.txt", "notes.txt.bak"]}\n'
+    files = 'result: {"files": ["notes.txt", "todo.txt"]}\n'
     read = 'call: {"name": "cat", "arguments": {"file": "notes.txt"}}\n'
-    return [task + call, task + call + result + "call:", task + result + read + 'result: {"text": "buy milk"}\n']
+    milk = 'result: {"text": "buy milk"}\n'
+    first = task + "I think ls will do.\n" + call + files
+    return [task, first, task + call + files, task + call + files + read + milk, task + files + read + milk + "call:"]
 
 
 def _bench(label: str, make: Callable[[], Drafter]) -> Bench:

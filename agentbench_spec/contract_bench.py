@@ -25,8 +25,8 @@ class Bench:
     target: Target
     prompts: Sequence[Sequence[int]]
     ks: Sequence[int] = (0, 1, 4, 7)
-    chunks_tokens: Sequence[int] = (1, 7, WHOLE)
-    max_new_tokens: int = 16
+    chunks_tokens: Sequence[int] = (7, 1, WHOLE)
+    max_new_tokens: int = 12
     reference: Callable[[], Drafter] | None = None
     floor: float | None = None
     sampling_target: Target | None = None

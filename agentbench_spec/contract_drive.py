@@ -144,13 +144,13 @@ class Seat:
         """
         rejected = self.rejected[row] if rejected is None else rejected
         own, vocab = self.texts[row][-1], self.target.info.vocab_size
-        spread = [(own + 1 + i * vocab // 6) % vocab for i in range(6)]
-        anchors = list(dict.fromkeys([own, *rejected, *self.texts[row][-4:-1], *spread]))
-        drawn = self.probe(row, anchors, k, DRAWN)
+        near, spread = [own, *rejected], [(own + 1 + i * vocab // 6) % vocab for i in range(6)]
+        anchors = list(dict.fromkeys([*near, *self.texts[row][-4:-1], *spread]))
+        drawn = self.probe(row, anchors, k, DRAWN) + self.probe(row, [own], 1, DRAWN)
         # where sums are rounded, a greedy near tie means nothing and the probabilities say more
         weighted = any(isinstance(answer, Guess) and answer.probs is not None for answer in drawn)
         rounded = self.target.info.dtype != torch.float64 and weighted
-        return drawn + self.probe(row, [own], 1, DRAWN) + ([] if rounded else self.probe(row, anchors, k, GREEDY))
+        return drawn if rounded else drawn + self.probe(row, near, k, GREEDY)
 
     def asked(self, k: int) -> int:
         """k as the engine would ask for it."""
