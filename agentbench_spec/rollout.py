@@ -21,12 +21,12 @@ from agentbench_spec.messages import FrozenModel, Message, ToolCall, View, shown
 
 __all__ = [
     "SCHEMA",
-    "TokenCounter",
     "BadLine",
     "ConfigError",
     "FileWorkload",
     "Message",
     "Rollout",
+    "TokenCounter",
     "ToolCall",
     "View",
     "Workload",

@@ -207,7 +207,9 @@ class _HuggingFace:
 
 def _no_hub(what: str, error: Exception) -> ConfigError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ConfigError(f"the hub did not give {what}: {reason}; give data=PATH, or set HF_HUB_OFFLINE=1 to be told more")
+    return ConfigError(
+        f"the hub did not give {what}: {reason}; give data=PATH, or set HF_HUB_OFFLINE=1 to be told more"
+    )
 
 
 def installed_file(distribution: str, version: str, module: str, file: str, licence: str) -> Data:

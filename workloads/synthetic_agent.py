@@ -86,9 +86,7 @@ class SyntheticAgent:
         made = _session(shape, f"synthetic-{seed}-{number:04d}", seed)
         if self._tokens is None or self._count is None:
             return made
-        fitted = cut_to_window(
-            made, self._count.prompt, window_tokens=self._tokens, reserve_tokens=self._reserve
-        )
+        fitted = cut_to_window(made, self._count.prompt, window_tokens=self._tokens, reserve_tokens=self._reserve)
         if fitted is None:
             raise ConfigError(f"context_tokens: {self._tokens} are too few for the tool list and one request")
         return fitted

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 
 __all__ = ["REGIONS", "document", "identifier", "product", "program", "sentence"]
 
-VERBS = "load parse merge check route count store fetch split trim pack index sort scan close retry".split()
-NOUNS = "order invoice customer parcel ledger ticket sensor report batch session account shipment token page".split()
-THINGS = "limit offset total weight price status window buffer header margin quota depth version label".split()
-ADJECTIVES = "late open final partial daily broken empty signed remote shared stale quiet narrow recent".split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+VERBS = _words("load parse merge check route count store fetch split trim pack index sort scan close retry")
+NOUNS = _words("order invoice customer parcel ledger ticket sensor report batch session account shipment token page")
+THINGS = _words("limit offset total weight price status window buffer header margin quota depth version label")
+ADJECTIVES = _words("late open final partial daily broken empty signed remote shared stale quiet narrow recent")
 REGIONS = ("north", "south", "east", "west", "coast", "inland")
 _SENTENCES = (
-    "The {adjective} {noun} was {verb}ed again because its {thing} had changed since the {adjective2} {noun2}.",
+    "They had to {verb} the {adjective} {noun} again because its {thing} had changed since the {adjective2} {noun2}.",
     "Nobody could say why the {thing} of each {noun} was {number}, so the team wrote it down and went on.",
     "In week {number} the {noun} group asked for a {adjective} {thing}, and the {noun2} group agreed.",
     "A {adjective} {noun} needs {number} units of {thing}; the {adjective2} one needs half of that.",
