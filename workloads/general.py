@@ -30,6 +30,7 @@ from agentbench_spec.rollout import ConfigError, Rollout, Workload
 
 from .access import Data, HubSource, installed_file, locate
 from .questions import has_turns, question_rollout, turns_rollout
+from .readers import read_rows
 from .rows import Row, RowWorkload
 from .standins import requested_standin
 
@@ -192,7 +193,7 @@ def _make(
         found,
         lambda row: _rollout(name, chosen, row),
         group=lambda row: str(row.get("category", "")),
-        columns=chosen.columns,
+        read=partial(read_rows, columns=chosen.columns),
         lenient=lenient,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from agentbench_spec.rollout import BadLine, ConfigError, Message, Rollout, spre
 from .access import Data
 from .readers import read_rows
 
-__all__ = ["NO_REPLY", "Row", "RowFault", "RowWorkload", "unrecorded"]
+__all__ = ["NO_REPLY", "Row", "RowFault", "RowLeftOut", "RowWorkload", "unrecorded"]
 
 NO_REPLY = "(no reply was recorded here)"
 """Text of a decode point for which the data holds no reply."""
@@ -77,8 +77,18 @@ class Row:
         return str(found) if found is not None else f"{self.file.name.partition('.')[0]}-{self.number}"
 
 
+class RowLeftOut(Exception):
+    """A sound row that this workload cannot use; `RowWorkload.left_out` lists it."""
+
+    def __init__(self, row: Row, reason: str) -> None:
+        super().__init__(reason)
+        self.line = BadLine(row.file, row.number, None, reason)
+
+
 Build = Callable[[Row], Rollout | None]
-"""The rollout of a row; None leaves the row out. Raises RowFault for a bad row."""
+"""The rollout of a row; None if it was not asked for. Raises RowFault for a bad row, RowLeftOut for a useless one."""
+Read = Callable[[Path], Iterator[tuple[int, dict[str, Any] | BadLine]]]
+"""(row number, row or what is wrong with it) of a file."""
 
 
 class RowWorkload:
@@ -91,14 +101,16 @@ class RowWorkload:
         build: Build,
         *,
         group: Callable[[dict[str, Any]], str] = lambda row: "",
-        columns: Sequence[str] | None = None,
+        read: Read = read_rows,
         lenient: bool = False,
     ) -> None:
-        """group: what a sample spreads over; columns: the only ones read from parquet; lenient: pass over bad rows."""
+        """group: what a sample spreads over; read: the rows of a file; lenient: pass over bad rows."""
         self.name, self.data = name, data
-        self._build, self._group, self._columns, self._lenient = build, group, columns, lenient
+        self._build, self._group, self._read, self._lenient = build, group, read, lenient
         self.bad_lines: list[BadLine] = []
-        """Rows left out by the last `rollouts` call with lenient=True, and why."""
+        """Bad rows passed over by the last `rollouts` call with lenient=True, and why."""
+        self.left_out: list[BadLine] = []
+        """Sound rows of no use to this workload that the last `rollouts` call met, and why."""
 
     def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
         """All in file order; with a limit, the first that can be used of an order drawn from the seed.
@@ -108,6 +120,7 @@ class RowWorkload:
         if limit is not None and limit < 0:
             raise ConfigError(f"limit: expected 0 or more, found {limit}")
         self.bad_lines.clear()
+        self.left_out.clear()
         seen: set[str] = set()
         for rollout in self._stream() if limit is None else islice(self._sample(limit, seed), limit):
             if rollout.id in seen:
@@ -115,8 +128,9 @@ class RowWorkload:
             seen.add(rollout.id)
             yield rollout
         if not seen and limit != 0:
-            left_out = f"; {len(self.bad_lines)} bad rows, first: {self.bad_lines[0]}" if self.bad_lines else ""
-            raise ConfigError(f"{self.name}: no row of {self.data.root} matches what was asked for{left_out}")
+            passed_over = [*self.bad_lines, *self.left_out]
+            why = f"; {len(passed_over)} rows were left out, first: {passed_over[0]}" if passed_over else ""
+            raise ConfigError(f"{self.name}: no row of {self.data.root} matches what was asked for{why}")
 
     def _stream(self) -> Iterator[Rollout]:
         for row in self._rows():
@@ -136,7 +150,7 @@ class RowWorkload:
 
     def _rows(self, *, quiet: bool = False) -> Iterator[Row]:
         for file in self.data.files:
-            for number, value in read_rows(file, columns=self._columns):
+            for number, value in self._read(file):
                 if not isinstance(value, BadLine):
                     yield Row(self.data, file, number, value)
                 elif not quiet:
@@ -145,9 +159,11 @@ class RowWorkload:
     def _built(self, row: Row) -> Rollout | None:
         try:
             return self._build(row)
+        except RowLeftOut as useless:
+            self.left_out.append(useless.line)
         except RowFault as fault:
             self._leave_out(fault.bad)
-            return None
+        return None
 
     def _leave_out(self, bad: BadLine) -> None:
         if not self._lenient:
