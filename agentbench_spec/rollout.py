@@ -32,6 +32,7 @@ __all__ = [
     "Workload",
     "file_sha256",
     "json_objects",
+    "parse_rollout",
     "read_rollouts",
     "require_file",
     "spread_sample",
@@ -126,7 +127,7 @@ def _read(
 ) -> Iterator[Rollout]:
     first_line: dict[str, int] = {}
     for number, value in lines:
-        rollout = value if isinstance(value, BadLine) else _rollout_of(path, number, value)
+        rollout = value if isinstance(value, BadLine) else parse_rollout(path, number, value)
         if isinstance(rollout, Rollout) and rollout.id in first_line:
             reason = f"{rollout.id!r} is the id of line {first_line[rollout.id]} already; result rows are keyed by it"
             rollout = BadLine(path, number, "id", reason)
@@ -158,7 +159,8 @@ def _lines_of(rollouts: Iterable[Rollout]) -> Iterator[dict[str, Any]]:
         yield {"schema": 2 if rollout.views else 1, **rollout.model_dump(exclude_defaults=True)}
 
 
-def _rollout_of(path: Path, number: int, value: dict[str, Any]) -> Rollout | BadLine:
+def parse_rollout(path: Path, number: int, value: dict[str, Any]) -> Rollout | BadLine:
+    """The rollout one line holds, or what is wrong with it. Takes `schema` out of `value`."""
     schema = value.pop("schema", SCHEMA)
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         reason = f"this version reads rollout schema 1 to {SCHEMA}, found {schema!r}; update agentbench-spec"

@@ -35,9 +35,8 @@ ROLES: dict[str, Role] = {
     "tool_response": "tool",
 }
 """Recorded role name -> chat role; any other name but `exit` is a fault."""
-_USED = frozenset(
-    "role content tool_calls function_call tool_call_id tool_call_ids name reasoning reasoning_content".split()
-)
+_CALLS = ("tool_calls", "function_call", "tool_call_id", "tool_call_ids")
+_USED = frozenset(("role", "content", "name", "reasoning", "reasoning_content", *_CALLS))
 
 
 def role_of(raw: Any, field: str, notes: Notes, at: int) -> Role:

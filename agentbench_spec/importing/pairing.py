@@ -54,13 +54,20 @@ def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> 
             continue
         if message.tool_calls:
             _note_open(waiting, len(out), notes)
-            calls = [call.model_copy(update={"id": ids.of(call, start, i)}) for i, call in enumerate(message.tool_calls)]
-            waiting = [(old.id, new.id) for old, new in zip(message.tool_calls, calls, strict=True)]
-            message = message.model_copy(update={"tool_calls": tuple(calls)})
+            names = [ids.of(call, start, i) for i, call in enumerate(message.tool_calls)]
+            waiting = [(call.id, name) for call, name in zip(message.tool_calls, names, strict=True)]
+            message = _with_ids(message, names)
         out.append(message)
         start += 1
     _note_open(waiting, len(out), notes)
     return out
+
+
+def _with_ids(message: Message, names: Sequence[str]) -> Message:
+    if [call.id for call in message.tool_calls] == list(names):
+        return message
+    calls = (call.model_copy(update={"id": name}) for call, name in zip(message.tool_calls, names, strict=True))
+    return message.model_copy(update={"tool_calls": tuple(calls)})
 
 
 def _note_open(waiting: Sequence[tuple[str, str]], at: int, notes: Notes) -> None:

@@ -133,7 +133,7 @@ def _in_place(now: Sequence[Message], context: Sequence[Message], same: int) -> 
 
 def _differences(now: Sequence[Message], context: Sequence[Message], same: int) -> Iterator[_Change]:
     """Changes by the longest matching stretches."""
-    keys = [[message.model_dump_json() for message in messages[same:]] for messages in (now, context)]
-    for tag, a, a_stop, b, b_stop in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    old, new = ([message.model_dump_json() for message in messages[same:]] for messages in (now, context))
+    for tag, a, a_stop, b, b_stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
             yield _Change(same + a, same + a_stop, same + b, same + b_stop)
