@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 from agentbench_spec.rollout import ConfigError, file_sha256
 
-from .readers import is_data_file
-
-__all__ = ["DATA_ROOT", "Data", "HubClient", "HubSource", "installed_file", "is_offline", "locate"]
+__all__ = ["DATA_ROOT", "SUFFIXES", "Data", "HubClient", "HubSource", "installed_file", "is_offline", "locate"]
 
 DATA_ROOT = "AGENTBENCH_SPEC_DATA"
 """Environment variable naming a folder that has one folder per workload."""
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".traj", ".parquet")
+"""What is taken for data in a folder or on the hub; a single file given by path may have any name."""
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
@@ -76,6 +76,10 @@ class HubClient(Protocol):
         ...
 
 
+def _is_data(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
 def is_offline() -> bool:
     """True if one of the Hugging Face libraries' variables forbids the network."""
     return any(os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"} for name in _OFFLINE)
@@ -127,7 +131,7 @@ def _given(path: Path, patterns: Sequence[str], origin: dict[str, Any]) -> Data:
         return Data((path,), path.parent, origin)
     if not path.is_dir():
         raise ConfigError(f"data: {path}: no such file or folder; nothing was downloaded or used in its place")
-    found = sorted(file for file in path.rglob("*") if file.is_file() and is_data_file(file))
+    found = sorted(file for file in path.rglob("*") if file.is_file() and _is_data(file.name))
     chosen = [file for file in found if _matches(file.relative_to(path).as_posix(), patterns)] or found
     if not chosen:
         raise ConfigError(f"data: {path}: holds none of {', '.join(patterns) or '*.jsonl, *.json, *.parquet'}")
@@ -166,7 +170,7 @@ def _cached(hub: HubSource, revision: str | None) -> tuple[str, Path, list[Path]
 
 def _fetched(hub: HubSource, revision: str | None, client: HubClient) -> tuple[str, Path, list[Path], str]:
     commit, names = client.listing(hub.repo, revision)
-    wanted = sorted(name for name in names if _matches(name, hub.files) and is_data_file(Path(name)))
+    wanted = sorted(name for name in names if _matches(name, hub.files) and _is_data(name))
     if not wanted:
         raise ConfigError(f"{hub.repo} at {commit} has no file {', '.join(hub.files)}; it holds {len(names)} others")
     files = [client.fetch(hub.repo, commit, name) for name in wanted]

@@ -20,7 +20,6 @@ from pathlib import Path
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
 from .access import HubSource, locate
-from .chat import read_chat
 from .questions import has_turns, turns_rollout
 from .rows import Row, RowWorkload, unrecorded
 from .standins import requested_standin
@@ -33,6 +32,10 @@ LICENCE = "mit"
 KINDS = ("ki-c", "ki-v", "kf-c", "kf-v")
 LENGTHS = ("32k", "64k", "128k", "256k", "512k", "1M", "2M", "4M")
 PARTS = ("tool_response", "env_response", "final_guess")
+
+
+_ANSWER_NOTE = "the reply to the final question is the data's answer, in the tag the benchmark asks for"
+_NO_LABELS_NOTE = "the file does not lie in the data set's folders: names, rounds, length and part are not known"
 
 
 def make(
@@ -87,25 +90,27 @@ class _Builder:
     def rollout(self, row: Row) -> Rollout:
         if has_turns(row):
             return turns_rollout(row, NAME)
-        chat = read_chat(row, row.items("messages"), "messages")
-        notes = chat.notes
+        labels = path_labels(row.file)
+        name = f"{_place(row.file)}{row.id('id', 'sample_id')}"
         asked = Message(role="user", content=row.text("question"))
         answer = row.value.get("answer")
         said = unrecorded() if answer is None else Message(role="assistant", content=f"<answer>{answer}</answer>")
-        labels = path_labels(row.file)
-        if not labels:
-            notes = (*notes, "the file does not lie in the data set's folders: kind, length and part are not known")
-        return Rollout(
-            id=f"{_place(row.file)}{row.id('id', 'sample_id')}",
+        history = {"messages": row.items("messages"), "tools": row.value.get("tools")}
+        made = row.imported(
+            history,
             workload=NAME,
-            source=row.source,
-            tools=chat.tools,
-            messages=(*self._with_system(chat.messages), asked, said),
+            name=name,
+            format="openai_chat",
             labels={"category": row.text("question_type"), **labels},
-            notes=(*notes, "the reply to the final question is the data's answer in the tag the benchmark asks for"),
+        )
+        return made.model_copy(
+            update={
+                "messages": (*self._with_system(made.messages), asked, said),
+                "notes": (*made.notes, _ANSWER_NOTE, *(() if labels else (_NO_LABELS_NOTE,))),
+            }
         )
 
-    def _with_system(self, messages: list[Message]) -> list[Message]:
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         if self._system_prompt is None:
             return messages
         rest = messages[1:] if messages and messages[0].role == "system" else messages

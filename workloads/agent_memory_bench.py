@@ -21,17 +21,15 @@ locomo; a memory text that a run had injected is kept where its saved history ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.rollout import BadLine, ConfigError, Message, Rollout, Workload
+from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
 from .access import locate
-from .chat import read_chat
 from .memory import dbbench, locomo
 from .questions import has_turns, turns_rollout
-from .readers import read_document, read_rows
 from .rows import Row, RowWorkload
 from .standins import requested_standin
 
@@ -69,7 +67,7 @@ def make(
     def build(row: Row) -> Rollout | None:
         return _rollout(row, questions_per_session) if task_of(row.file, row.value) in (*wanted, None) else None
 
-    return RowWorkload(NAME, found, build, group=lambda row: str(row.get("task", "")), read=_read, lenient=lenient)
+    return RowWorkload(NAME, found, build, group=lambda row: str(row.get("task", "")), lenient=lenient)
 
 
 def _tasks(given: str | Sequence[str]) -> list[str]:
@@ -93,35 +91,29 @@ def task_of(file: Path, value: dict[str, Any]) -> str | None:
     return None
 
 
-def _read(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-    """Rows of a file; a .json file may be one object, a list of rows, or the messages of one rollout."""
-    if not path.name.endswith((".json", ".json.gz")):
-        yield from read_rows(path)
-        return
-    value = read_document(path)
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "role" in item for item in value):
-        value = {"messages": value}
-    for number, row in enumerate(value if isinstance(value, list) else [value], 1):
-        yield number, row if isinstance(row, dict) else BadLine(path, number, None, "expected a JSON object")
-
-
 def _rollout(row: Row, questions_per_session: int) -> Rollout:
     if has_turns(row):
         return turns_rollout(row, NAME)
     if "table" in row.value:
         note = "executed: the gold query ran in sqlite3; system sentence and form of the question are ours"
-        return _made(row, dbbench.messages(row), (note,), tools=dbbench.TOOLS, kind=_kind(row))
+        return _made(row, dbbench.messages(row), note, tools=dbbench.TOOLS, kind=_kind(row))
     if "conversation" in row.value:
         note = "sessions are user messages, and questions follow the session that holds their last evidence"
-        return _made(row, locomo.messages(row, questions_per_session), (note,))
+        return _made(row, locomo.messages(row, questions_per_session), note)
     field = next((name for name in ("history", "messages") if name in row.value), None)
     if field is None:
         keys = ", ".join(map(repr, row.value)) or "none"
         raise row.fault(None, f"expected history, messages, table or conversation; the keys are {keys}")
-    chat = read_chat(row, row.items(field), field)
     result = row.value.get("result")
     saved = {"status": result.get("status"), "reward": result.get("reward")} if isinstance(result, dict) else {}
-    return _made(row, chat.messages, chat.notes, tools=chat.tools, split=row.value.get("split"), **saved)
+    labels = {"category": task_of(row.file, row.value) or "unknown", "split": row.value.get("split"), **saved}
+    return row.imported(
+        {"messages": row.items(field), "tools": row.value.get("tools")},
+        workload=NAME,
+        name=_name(row),
+        format="openai_chat",
+        labels={key: value for key, value in labels.items() if value is not None},
+    )
 
 
 def _kind(row: Row) -> str | None:
@@ -130,26 +122,20 @@ def _kind(row: Row) -> str | None:
 
 
 def _made(
-    row: Row,
-    messages: Sequence[Message],
-    notes: tuple[str, ...],
-    *,
-    tools: tuple[dict[str, Any], ...] = (),
-    **labels: Any,
+    row: Row, messages: Sequence[Message], note: str, *, tools: tuple[dict[str, Any], ...] = (), kind: str | None = None
 ) -> Rollout:
-    task = task_of(row.file, row.value)
-    if not any(message.role == "assistant" for message in messages[1:]):
-        raise row.fault(None, "no assistant message after another message, so there is nothing to decode")
-    if task is None:
-        notes = (*notes, "neither the row nor its folders name one of the six tasks")
-    index = row.value.get("index")
-    place = row.data.name_of(row.file).rpartition(".")[0]
+    labels = {"category": task_of(row.file, row.value)} | ({} if kind is None else {"kind": kind})
     return Rollout(
-        id=f"{NAME}/{place}" + (f"/{row.number}" if index is None else ""),
+        id=_name(row),
         workload=NAME,
         source=row.source,
         tools=tools,
         messages=tuple(messages),
-        labels={"category": task or "unknown", **{k: v for k, v in labels.items() if v is not None}},
-        notes=notes,
+        labels=labels,
+        notes=(*row.repairs, note),
     )
+
+
+def _name(row: Row) -> str:
+    place = row.data.name_of(row.file).rpartition(".")[0]
+    return f"{NAME}/{place}" + (f"/{row.number}" if row.value.get("index") is None else "")

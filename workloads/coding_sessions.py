@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agentbench_spec import importing
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload, spread_sample
 
 from .access import Data, installed_file, locate
-from .readers import read_document
 from .standins import requested_standin
 
 __all__ = ["DISTRIBUTION", "FILE", "VERSION", "CodingSessions", "make"]
@@ -75,8 +75,7 @@ class CodingSessions:
 
     def _cases(self) -> list[tuple[int, dict[str, Any]]]:
         (file, *_) = self.data.files
-        document = read_document(file)
-        listed = document.get("cases") if isinstance(document, dict) else document
+        listed = _document(file).get("cases")
         if not isinstance(listed, list) or not all(isinstance(case, dict) and "id" in case for case in listed):
             raise ConfigError(f'{file}: expected {{"cases": [...]}} with an id in each case')
         cases = [(row, c) for row, c in enumerate(listed, 1) if self._source in (None, c.get("source"))]
@@ -101,6 +100,13 @@ class CodingSessions:
             },
             notes=("calls and results are spelled in the text of the messages, as recorded",),
         )
+
+
+def _document(file: Path) -> dict[str, Any]:
+    found = next(importing.read_rows(file))
+    if not isinstance(found, importing.Row) or not isinstance(found.value, dict):
+        raise ConfigError(str(found) if not isinstance(found, importing.Row) else f"{file}: expected one JSON object")
+    return found.value
 
 
 def _longest(cases: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:

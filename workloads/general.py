@@ -30,7 +30,6 @@ from agentbench_spec.rollout import ConfigError, Rollout, Workload
 
 from .access import Data, HubSource, installed_file, locate
 from .questions import has_turns, question_rollout, turns_rollout
-from .readers import read_rows
 from .rows import Row, RowWorkload
 from .standins import requested_standin
 
@@ -60,7 +59,6 @@ class Set:
     reference: tuple[str, ...] = ()
     """Field with the solution."""
     labels: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None
     package: Package | None = None
 
 
@@ -147,7 +145,6 @@ SETS: dict[str, Set] = {
         _livecodebench,
         id=("question_id",),
         labels=("platform", "difficulty", "contest_date"),
-        columns=("question_id", "question_content", "starter_code", "platform", "difficulty", "contest_date", "turns"),
     ),
     "mt_bench": Set(
         HubSource("HuggingFaceH4/mt_bench_prompts", ("data/train-*.parquet",), "apache-2.0"),
@@ -193,7 +190,6 @@ def _make(
         found,
         lambda row: _rollout(name, chosen, row),
         group=lambda row: str(row.get("category", "")),
-        read=partial(read_rows, columns=chosen.columns),
         lenient=lenient,
     )
 

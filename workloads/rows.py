@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentbench_spec import importing
 from agentbench_spec.rollout import BadLine, ConfigError, Message, Rollout, spread_sample
 
 from .access import Data
-from .readers import read_rows
 
 __all__ = ["NO_REPLY", "Row", "RowFault", "RowLeftOut", "RowWorkload", "unrecorded"]
 
@@ -40,6 +40,8 @@ class Row:
     file: Path
     number: int
     value: dict[str, Any]
+    repairs: tuple[str, ...] = ()
+    """What had to be repaired to read it."""
 
     @property
     def source(self) -> dict[str, Any]:
@@ -49,6 +51,23 @@ class Row:
     def fault(self, field: str | None, reason: str) -> RowFault:
         """The error for a field of this row."""
         return RowFault(BadLine(self.file, self.number, field, reason))
+
+    def imported(
+        self, value: Any, *, workload: str, name: str, format: str = "auto", labels: dict[str, Any] | None = None
+    ) -> Rollout:
+        """The rollout in `value`, read by the importer (agentbench_spec.importing). Raises RowFault."""
+        try:
+            return importing.convert_row(
+                value,
+                format=format,
+                id=name,
+                workload=workload,
+                source=self.source,
+                labels=labels,
+                notes=dict.fromkeys(self.repairs),
+            )
+        except importing.RowFault as fault:
+            raise self.fault(fault.field, fault.reason) from fault
 
     def text(self, *names: str) -> str:
         """The first of the fields `names` that is there; it must be text with more than blanks."""
@@ -87,8 +106,6 @@ class RowLeftOut(Exception):
 
 Build = Callable[[Row], Rollout | None]
 """The rollout of a row; None if it was not asked for. Raises RowFault for a bad row, RowLeftOut for a useless one."""
-Read = Callable[[Path], Iterator[tuple[int, dict[str, Any] | BadLine]]]
-"""(row number, row or what is wrong with it) of a file."""
 
 
 class RowWorkload:
@@ -101,12 +118,11 @@ class RowWorkload:
         build: Build,
         *,
         group: Callable[[dict[str, Any]], str] = lambda row: "",
-        read: Read = read_rows,
         lenient: bool = False,
     ) -> None:
-        """group: what a sample spreads over; read: the rows of a file; lenient: pass over bad rows."""
+        """group: what a sample spreads over; lenient: pass over bad rows."""
         self.name, self.data = name, data
-        self._build, self._group, self._read, self._lenient = build, group, read, lenient
+        self._build, self._group, self._lenient = build, group, lenient
         self.bad_lines: list[BadLine] = []
         """Bad rows passed over by the last `rollouts` call with lenient=True, and why."""
         self.left_out: list[BadLine] = []
@@ -150,11 +166,12 @@ class RowWorkload:
 
     def _rows(self, *, quiet: bool = False) -> Iterator[Row]:
         for file in self.data.files:
-            for number, value in self._read(file):
-                if not isinstance(value, BadLine):
-                    yield Row(self.data, file, number, value)
+            for found in importing.read_rows(file):
+                row = _checked(self.data, found)
+                if isinstance(row, Row):
+                    yield row
                 elif not quiet:
-                    self._leave_out(value)
+                    self._leave_out(row)
 
     def _built(self, row: Row) -> Rollout | None:
         try:
@@ -169,6 +186,17 @@ class RowWorkload:
         if not self._lenient:
             raise ConfigError(f"{bad} (lenient=true leaves such rows out and lists them)")
         self.bad_lines.append(bad)
+
+
+def _checked(data: Data, found: importing.Row | BadLine) -> Row | BadLine:
+    """The row with an object in it: a list that is one rollout's messages stands under `messages`."""
+    if isinstance(found, BadLine):
+        return found
+    value = {"messages": found.value} if isinstance(found.value, list) and found.alone else found.value
+    if not isinstance(value, dict):
+        reason = f"expected a JSON object, found {type(value).__name__}"
+        return BadLine(found.path, found.number, None, reason)
+    return Row(data, found.path, found.number, value, tuple(found.repairs))
 
 
 def _key(row: Row) -> str:

@@ -2,8 +2,8 @@
 
 Origin: SWE-bench issues (MIT code; issues and patches carry each project's licence), solved by agents whose runs others
 published. No package carries runs, and the `swebench` wheel carries no data at all, so runs come from a path (a
-rollouts file made by `agentbench-spec rollouts import`, or rows of the sets below) or from the hub:
-file made by `agentbench-spec rollouts import`, or rows of the sets below) or from the hub:
+rollouts file, or files in any format of agentbench_spec.importing: SWE-agent, mini-swe-agent, OpenHands and the sets
+below) or from the hub:
 
 | dataset | hub data set (rows) | licence (card) |
 |---|---|---|
@@ -21,15 +21,12 @@ What is ours: the cut to the window (`workloads/window.py`), at message boundari
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, Workload
 
 from .access import HubSource, locate
-from .chat import read_chat
 from .questions import has_turns, question_rollout, turns_rollout
 from .rows import Row, RowWorkload
 from .standins import requested_standin
@@ -46,7 +43,6 @@ DATASETS = {
 }
 """Published agent runs, by the name the option `dataset` takes; first file of each."""
 _PROMPTS = HubSource("princeton-nlp/SWE-bench_bm25_40K", ("data/test-*.parquet",), "not declared")
-_CHATS = ("messages", "trajectory", "history")
 
 
 def make(
@@ -81,7 +77,7 @@ def make(
     found = locate(NAME, data, DATASETS[dataset], revision=revision)
 
     def build(row: Row) -> Rollout | None:
-        return fit(_finished(row) if _is_rollout(row.value) else _run(row))
+        return fit(_run(row))
 
     return _Limited(RowWorkload(NAME, found, build, lenient=lenient), count)
 
@@ -110,61 +106,14 @@ class _Limited:
         yield from self._rows.rollouts(limit=self._count if limit is None else limit, seed=seed)
 
 
-def _finished(row: Row) -> Rollout:
-    """A line of a rollouts file, which keeps its source."""
-    value = {key: field for key, field in row.value.items() if key != "schema"}
-    try:
-        return Rollout.model_validate({**value, "workload": NAME})
-    except ValueError as error:
-        first = " ".join(str(error).splitlines()[1:3])
-        raise row.fault(None, f"is no rollout ({first}); see `agentbench-spec rollouts validate`") from error
-
-
-def _is_rollout(value: dict[str, Any]) -> bool:
-    return "workload" in value and "id" in value and isinstance(value.get("messages"), list)
-
-
 def _run(row: Row) -> Rollout:
-    field = next((name for name in _CHATS if name in row.value), None)
-    if field is None:
-        raise row.fault(None, f"expected one of {', '.join(_CHATS)}; the keys are {', '.join(map(repr, row.value))}")
-    chat = read_chat(row, _listed(row, field), field)
-    if not any(message.role == "assistant" for message in chat.messages[1:]):
-        raise row.fault(field, "no assistant message after another message, so there is nothing to decode")
+    """The run of a row in any format the importer knows; a line of a rollouts file keeps its id and source."""
+    if {"id", "workload", "messages"} <= row.value.keys():
+        return row.imported(row.value, workload=NAME, name="", format="rollout").model_copy(update={"workload": NAME})
     instance, run = row.optional("instance_id"), row.optional("traj_id", "trajectory_id", "run_id")
-    labels = {"category": row.optional("repo") or NAME, "instance_id": instance}
-    labels |= {name: row.value.get(name) for name in ("resolved", "exit_status", "model", "model_name")}
-    return Rollout(
-        id="/".join([instance or row.file.name.partition(".")[0], run or str(row.number)]),
-        workload=NAME,
-        source=row.source,
-        tools=chat.tools,
-        messages=tuple(chat.messages),
-        labels={key: value for key, value in labels.items() if value is not None},
-        notes=chat.notes,
-    )
-
-
-def _listed(row: Row, field: str) -> list[Any]:
-    """The messages of a row: a list, or JSON text of one; nebius' `text` and `system_prompt` read as contents."""
-    value = row.value[field]
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise row.fault(field, f"is text, but no JSON: {error}") from error
-    if not isinstance(value, list) or not value:
-        raise row.fault(field, "expected a list of messages that is not empty")
-    return [_with_content(message) if isinstance(message, dict) else message for message in value]
-
-
-def _with_content(message: dict[str, Any]) -> dict[str, Any]:
-    """Parquet pads every message with nulls; a null says nothing, so it is dropped."""
-    said = {key: value for key, value in message.items() if value is not None}
-    if "content" in said or not ({"text", "system_prompt"} & said.keys()):
-        return said if "content" in said or "content" not in message else {**said, "content": ""}
-    text = said.pop("text", None) or said.pop("system_prompt", "")
-    return {"role": said.get("role"), "content": text}
+    name = "/".join([instance or row.file.name.partition(".")[0], run or str(row.number)])
+    made = row.imported(row.value, workload=NAME, name=name)
+    return made.model_copy(update={"labels": {"category": row.optional("repo") or NAME, **made.labels}})
 
 
 def make_prompt(
