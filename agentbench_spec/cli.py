@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentbench_spec.target import Target
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, help=__doc__)
-rollouts_app = typer.Typer(no_args_is_help=True, help="Build, check and describe rollout files.")
+rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and describe rollout files.")
 app.add_typer(rollouts_app, name="rollouts")
 
 console = Console(stderr=True)
@@ -322,6 +322,32 @@ def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Wo
     from agentbench_spec.source import open_workload
 
     return open_workload(name, parse_options(assignments), lenient=lenient)
+
+
+@rollouts_app.command("import")
+@_command
+def import_(
+    paths: Annotated[list[Path], typer.Argument(help="Trace files, or folders of them.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")],
+    format: Annotated[str, typer.Option(help="auto: told by content, row by row; or a format's name.")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Workload name of the rollouts; default: that of --out.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that is no rollout.")] = False,
+) -> None:
+    """Read agent traces of any known format and write them as rollouts; repairs are noted, bad rows listed."""
+    from agentbench_spec.importing import TraceImport
+    from agentbench_spec.rollout import BadLine, write_rollouts
+
+    def tell(bad: BadLine) -> None:
+        console.print(f"[red]{_plain(str(bad))}[/]", highlight=False)
+
+    source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
+    written = write_rollouts(out, source.with_progress())
+    console.print(
+        f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows",
+        highlight=False,
+    )
+    counts = {"repaired": source.repaired, "bad": source.bad_rows, "formats": dict(source.formats)}
+    _last_line({"rollouts": written, **counts, "file": str(out)})
 
 
 @rollouts_app.command("validate")
