@@ -5,9 +5,10 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.paper import TableName
@@ -99,7 +100,7 @@ class Presets(_Part):
     def table(self, name: TableName) -> TablePreset:
         """The preset of a table. Raises ConfigError for one that a run alone cannot fill."""
         if name not in self.tables:
-            raise ConfigError(_NEEDS_TRAINING[name])
+            raise ConfigError(_NEEDS_TRAINING.get(name, f"the presets have no {name}"))
         return self.tables[name]
 
     def settings_lines(self, name: TableName) -> list[str]:
@@ -110,12 +111,22 @@ class Presets(_Part):
 
 
 @cache
-def load_presets() -> Presets:
-    """The presets this package ships."""
-    text = resources.files("agentbench_spec.data").joinpath("presets.toml").read_text("utf-8")
-    tree = tomllib.loads(text)
-    shared = {key: tree.pop(key) for key in ("settings", "stated", "open", "checkpoints", "embedded")}
-    return Presets.model_validate({**shared, "tables": tree})
+def load_presets(file: Path | None = None) -> Presets:
+    """The presets of a file; None: those this package ships. Raises ConfigError naming file and key."""
+    shipped = resources.files("agentbench_spec.data").joinpath("presets.toml")
+    try:
+        tree = tomllib.loads((shipped if file is None else file).read_text("utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"presets {file}: {error}; see agentbench_spec/data/presets.toml") from None
+    shared = {key: tree.pop(key) for key in _SHARED if key in tree}
+    try:
+        return Presets.model_validate({**shared, "tables": tree})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"presets {file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+_SHARED = ("settings", "stated", "open", "checkpoints", "embedded")
 
 
 _TRAIN = "agentbench-spec train dlite --target Qwen/Qwen3-8B --data TEXTS"
@@ -128,8 +139,8 @@ _NEEDS_TRAINING = {
         f"`{_RUN} --drafter dlite=slots14 --drafter dlite=slots7`"
     ),
     "figure5": (
-        "figure5 compares drafters that see a window of 128 or 512 KV positions with one that sees none, and none of them "
-        f"is published: train `{_TRAIN} --out window128 --option role=teacher --option window=128`, "
+        "figure5 compares drafters that see a window of 128 or 512 KV positions with one that sees none, and none of "
+        f"them is published: train `{_TRAIN} --out window128 --option role=teacher --option window=128`, "
         f"`{_TRAIN} --out window512 --option role=teacher --option window=512` and "
         f"`{_TRAIN} --out none --single-stage`; then compare them on the same turns: "
         f"`{_RUN} --drafter dlite=window128 --drafter dlite=window512 --drafter dlite=none`"

@@ -226,8 +226,8 @@ def _power(rows: Sequence[TurnRow]) -> Iterator[str]:
         if most is not None:
             verb = "are" if most.clusters >= most.needed else "would be"
             yield (
-                f"{most.needed} independent rollouts {verb} enough to see a {name} 5 % off a fixed value with 80 % power;"
-                f" there are {most.clusters}"
+                f"{most.needed} independent rollouts {verb} enough to see a {name} 5 % off a fixed value with 80 % "
+                f"power; there are {most.clusters}"
             )
 
 
