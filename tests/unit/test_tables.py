@@ -106,7 +106,8 @@ def test_a_slower_drafter_of_field_case_21_is_printed_as_slower() -> None:
 
 def test_failed_rows_are_counted_under_the_table() -> None:
     """Fails if a table is silent about turns it does not hold."""
-    rows = bfcl() + [
+    rows = [
+        *bfcl(),
         make_row("c", 0, "dlite", status="error", error="X: y"),
         make_row("d", 0, "dlite", status="oversized"),
     ]
