@@ -8,7 +8,8 @@ import torch
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.reproduce import Plan, Tell, data_is_absent, refuse_other_data, run_folder
+from agentbench_spec.reproduce import Tell, data_is_absent, refuse_other_data, run_folder
+from agentbench_spec.reproduce_plan import Plan
 from agentbench_spec.runfolder import MANIFEST, read_manifest
 from agentbench_spec.tables import Table
 from agentbench_spec.throughput_rows import ThroughputRow, read_rows
