@@ -11,16 +11,15 @@ import torch
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread_offline() -> Iterator[None]:
-    """Single-threaded torch and Hugging Face libraries that never reach for the network."""
-    threads, before = torch.get_num_threads(), {name: os.environ.get(name) for name in OFFLINE}
-    torch.set_num_threads(1)
+def pytest_configure() -> None:
+    """Before any test module is imported: huggingface_hub reads these once, when it is imported."""
     os.environ.update(OFFLINE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Single-threaded torch."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
