@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -153,7 +154,11 @@ def _resumable(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         begun = (folder / "manifest.json").is_file()
-        way = f"continue with: agentbench-spec run --resume --out {folder}" if begun else "nothing was written yet"
+        way = (
+            f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
+            if begun
+            else "nothing was written yet"
+        )
         _say(f"interrupted; {way}", "yellow")
         raise typer.Exit(130) from None
 
@@ -163,7 +168,8 @@ def _show(done: Outcome) -> None:
     from agentbench_spec.run import reasons
     from agentbench_spec.summary import render, summary_dict
 
-    _say(done.card.lines(done.rows)[-1])
+    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+        _say(line)
     console.print(render(done.summary))
     for reason in reasons(done.rows):
         _say(reason, "yellow")
@@ -232,7 +238,8 @@ def doctor(
     from agentbench_spec.doctor import examine
 
     report = examine(device)
-    table = _table("what", "found")
+    table = _table("what")
+    table.add_column("found", overflow="fold")
     for check in report.checks:
         missing = Text("missing", "yellow" if check.optional else "red")
         table.add_row(Text(check.name), Text(check.found) if check.found else missing)

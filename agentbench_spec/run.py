@@ -260,6 +260,7 @@ def _conditions(config: RunConfig, stop: frozenset[int], thinking: bool | None, 
 def _replay_all(writer: RunWriter, replayer: Replayer, rollouts: Sequence[Rollout], config: RunConfig) -> None:
     turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
     with Progress(turns, done=writer.completed) as progress:
+        replayer.told = progress.doing
         for rollout in rollouts:
             if rollout.id not in writer.completed:
                 with progress.rollout(rollout.id):
