@@ -299,6 +299,28 @@ def _load_target(source: str) -> Target:
     return Target(load_model(source)[0], name=source, capacity=512)
 
 
+@app.command()
+@_command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
+    ] = None,
+) -> None:
+    """Turn runs into one self-contained HTML page."""
+    from agentbench_spec.report import save_figures, write_report
+
+    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
+    saved = save_figures(runs, figures) if figures else []
+    _say(f"report: {page}")
+    if figures:
+        _say(f"{len(saved)} figure files in {figures}")
+    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
+
+
 @rollouts_app.command("build")
 @_command
 def build(

@@ -30,6 +30,7 @@ _SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": INK,
+    "text.parse_math": False,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -70,10 +71,13 @@ class Plot:
             drawn = _render_svg(self.figure, self.name, facecolor=PAGE["light"])
         return _with_words(drawn, self)
 
-    def inline_svg(self) -> str:
-        """An svg element for an HTML page: theme colours, the page's font, no title, unique ids."""
+    def inline_svg(self, prefix: str = "") -> str:
+        """An svg element for an HTML page: theme colours, the page's font, no drawn title.
+
+        prefix: put before every id, so that figures of one name can stand in one page.
+        """
         drawn = _render_svg(self.figure, self.name, facecolor="none")
-        return _with_words(_for_page(drawn, self.name), self)
+        return _with_words(_for_page(drawn, prefix + self.name), self, prefix)
 
     def png(self, dpi: int = 150) -> bytes:
         """The figure as png on white, titled."""
@@ -211,14 +215,13 @@ def _for_page(svg: str, prefix: str) -> str:
     return re.sub(r"#[0-9a-f]{6}\b", lambda found: theme.get(found[0], found[0]), svg)
 
 
-def _with_words(svg: str, plot: Plot) -> str:
+def _with_words(svg: str, plot: Plot, prefix: str = "") -> str:
     """Name the image for screen readers, by ids that are unique in the page."""
     from markupsafe import escape
 
-    words = (
-        f'<title id="{plot.name}-title">{escape(plot.title)}</title>'
-        f'<desc id="{plot.name}-desc">{escape(plot.description)}</desc>'
-    )
-    attributes = f' role="img" aria-labelledby="{plot.name}-title" aria-describedby="{plot.name}-desc"'
+    name = prefix + plot.name
+    title = f'<title id="{name}-title">{escape(plot.title)}</title>'
+    description = f'<desc id="{name}-desc">{escape(plot.description)}</desc>'
+    attributes = f' role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
     head, _, body = svg.partition(">")
-    return f"{head}{attributes}>{words}{body}"
+    return f"{head}{attributes}>{title}{description}{body}"

@@ -87,8 +87,9 @@ def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     axes.barh(names, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
     end = max(max(value, interval.high if interval else 0) for _, value, interval, _ in found)
     for place, (_, value, interval, _) in enumerate(found):
-        if interval:
-            axes.hlines(place, interval.low, interval.high, color=INK, linewidth=1.4)
+        if interval:  # on a rim of the page's colour, so that it shows on any bar
+            axes.hlines(place, interval.low, interval.high, color=PAGE["light"], linewidth=4.5)
+            axes.hlines(place, interval.low, interval.high, color=INK, linewidth=1.6)
         right = max(value, interval.high if interval else 0)
         axes.text(right + 0.02 * end, place, f"{value:.2f}", va="center", color=INK)
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
