@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,27 +63,26 @@ class Plot:
     columns: tuple[str, ...]
     data: tuple[tuple[Cell, ...], ...]
     """The drawn numbers, one row a mark."""
-    figure: Figure
+    draw: Callable[[], Figure]
+    """Draws it anew: matplotlib lays a figure out from where its last rendering left it, which would show in files."""
 
     def svg(self) -> str:
         """A standalone svg document on white, with title and description inside."""
-        with self._titled():
-            drawn = _render_svg(self.figure, self.name, facecolor=PAGE["light"])
-        return _with_words(drawn, self)
+        return _with_words(_render_svg(self._titled(), self.name, facecolor=PAGE["light"]), self)
 
     def inline_svg(self, prefix: str = "") -> str:
         """An svg element for an HTML page: theme colours, the page's font, no drawn title.
 
         prefix: put before every id, so that figures of one name can stand in one page.
         """
-        drawn = _render_svg(self.figure, self.name, facecolor="none")
+        drawn = _render_svg(self.draw(), self.name, facecolor="none")
         return _with_words(_for_page(drawn, prefix + self.name), self, prefix)
 
     def png(self, dpi: int = 150) -> bytes:
         """The figure as png on white, titled."""
-        with self._titled(), _settings(self.name):
-            buffer = io.BytesIO()
-            self.figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
+        figure, buffer = self._titled(), io.BytesIO()
+        with _settings(self.name):
+            figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
         return buffer.getvalue()
 
     def save(self, folder: Path) -> tuple[Path, Path]:
@@ -97,15 +96,10 @@ class Plot:
     def _repr_png_(self) -> bytes:
         return self.png(dpi=80)
 
-    @contextmanager
-    def _titled(self) -> Iterator[None]:
-        title = self.figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
-        title.set_in_layout(True)
-        try:
-            yield
-        finally:
-            title.set_text("")
-            title.set_in_layout(False)
+    def _titled(self) -> Figure:
+        figure = self.draw()
+        figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
+        return figure
 
 
 def panels(

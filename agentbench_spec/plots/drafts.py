@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from agentbench_spec import metrics
 from agentbench_spec.metrics import BASELINE
@@ -10,6 +12,9 @@ from agentbench_spec.plots.canvas import Cell, Plot, legend_above, panels
 from agentbench_spec.plots.palette import INK, styles
 from agentbench_spec.plots.turns import tokens_text
 from agentbench_spec.records import TurnRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FAR_APART = 50
 """Ratio of drafters' states above which bytes are drawn on a logarithmic axis."""
@@ -43,6 +48,21 @@ def state_plot(rows: Iterable[TurnRow]) -> Plot | None:
     sizes = state_sizes(rows)
     if not sizes:
         return None
+    return Plot(
+        name="draft-bytes",
+        title="Drafter state against text length",
+        description=(
+            "Bytes that grow with the text, one mark a turn: "
+            + "; ".join(f"{drafter} at most {max(y for _, y in p):,} bytes" for drafter, p in sizes.items())
+            + "."
+        ),
+        columns=("drafter", "turns", "shortest text, tokens", "its bytes", "longest text, tokens", "its bytes "),
+        data=tuple((drafter, len(p), *p[0], *p[-1]) for drafter, p in sizes.items()),
+        draw=partial(_draw_states, sizes),
+    )
+
+
+def _draw_states(sizes: dict[str, list[tuple[int, int]]]) -> Figure:
     figure, (axes,) = panels()
     looks = styles(sizes)
     for drafter, points in sizes.items():
@@ -58,18 +78,7 @@ def state_plot(rows: Iterable[TurnRow]) -> Plot | None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: tokens_text(value))
     legend_above(axes)
-    return Plot(
-        name="draft-bytes",
-        title="Drafter state against text length",
-        description=(
-            "Bytes that grow with the text, one mark a turn: "
-            + "; ".join(f"{drafter} at most {max(y for _, y in p):,} bytes" for drafter, p in sizes.items())
-            + "."
-        ),
-        columns=("drafter", "turns", "shortest text, tokens", "its bytes", "longest text, tokens", "its bytes "),
-        data=tuple((drafter, len(p), *p[0], *p[-1]) for drafter, p in sizes.items()),
-        figure=figure,
-    )
+    return figure
 
 
 def position_plot(rows: Iterable[TurnRow]) -> Plot | None:
@@ -78,6 +87,21 @@ def position_plot(rows: Iterable[TurnRow]) -> Plot | None:
     tables = {name: table for name, table in tables.items() if table}
     if not tables:
         return None
+    return Plot(
+        name="acceptance-position",
+        title="Acceptance by draft position",
+        description=(
+            "Share of proposed drafts that were accepted: "
+            + "; ".join(_position_words(name, table) for name, table in tables.items())
+            + ". Dotted lines: the same given that the position before was accepted."
+        ),
+        columns=("drafter", "position", "accepted / proposed", "given the one before"),
+        data=tuple((name, i, *pair) for name, table in tables.items() for i, pair in enumerate(table, 1)),
+        draw=partial(_draw_positions, tables),
+    )
+
+
+def _draw_positions(tables: dict[str, list[tuple[float, float | None]]]) -> Figure:
     figure, (axes,) = panels()
     looks = styles(tables)
     for drafter, table in tables.items():
@@ -91,18 +115,7 @@ def position_plot(rows: Iterable[TurnRow]) -> Plot | None:
     axes.set_xlabel("draft position")
     axes.set_ylabel("accepted, % of proposed")
     legend_above(axes)
-    return Plot(
-        name="acceptance-position",
-        title="Acceptance by draft position",
-        description=(
-            "Share of proposed drafts that were accepted: "
-            + "; ".join(_position_words(name, table) for name, table in tables.items())
-            + ". Dotted lines: the same given that the position before was accepted."
-        ),
-        columns=("drafter", "position", "accepted / proposed", "given the one before"),
-        data=tuple((name, i, *pair) for name, table in tables.items() for i, pair in enumerate(table, 1)),
-        figure=figure,
-    )
+    return figure
 
 
 def _position_words(drafter: str, table: Sequence[tuple[float, float | None]]) -> str:
@@ -114,6 +127,21 @@ def histogram_plot(rows: Iterable[TurnRow]) -> Plot | None:
     counts = {name: found for name, own in _drafting(rows).items() if (found := metrics.accepted_histogram(own))}
     if not counts:
         return None
+    return Plot(
+        name="accepted-lengths",
+        title="Accepted drafts per round",
+        description=(
+            "Share of rounds by the number of accepted drafts. Rounds in which none was accepted: "
+            + "; ".join(f"{name} {100 * found[0] / sum(found):.0f} %" for name, found in counts.items())
+            + "."
+        ),
+        columns=("drafter", "accepted drafts", "rounds", "share of rounds"),
+        data=tuple(row for name, found in counts.items() for row in _histogram_rows(name, found)),
+        draw=partial(_draw_histograms, counts),
+    )
+
+
+def _draw_histograms(counts: dict[str, list[int]]) -> Figure:
     figure, axes = panels([1] * len(counts), height_in=0.8 + 1.15 * len(counts))
     looks = styles(counts)
     for panel, (drafter, found) in zip(axes, counts.items(), strict=True):
@@ -125,18 +153,7 @@ def histogram_plot(rows: Iterable[TurnRow]) -> Plot | None:
     axes[-1].set_xticks(range(max(map(len, counts.values()))))
     axes[-1].set_xlabel("drafts accepted in a round")
     figure.supylabel("rounds, %", fontsize=10)
-    return Plot(
-        name="accepted-lengths",
-        title="Accepted drafts per round",
-        description=(
-            "Share of rounds by the number of accepted drafts. Rounds in which none was accepted: "
-            + "; ".join(f"{name} {100 * found[0] / sum(found):.0f} %" for name, found in counts.items())
-            + "."
-        ),
-        columns=("drafter", "accepted drafts", "rounds", "share of rounds"),
-        data=tuple(row for name, found in counts.items() for row in _histogram_rows(name, found)),
-        figure=figure,
-    )
+    return figure
 
 
 def _histogram_rows(drafter: str, counts: Sequence[int]) -> list[tuple[Cell, ...]]:

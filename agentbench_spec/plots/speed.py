@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from agentbench_spec import costs, metrics
 from agentbench_spec.metrics import BASELINE
@@ -11,6 +13,9 @@ from agentbench_spec.plots.canvas import Cell, Plot, legend_above, panels
 from agentbench_spec.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval, speedup_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,17 @@ def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
             found.append((drafter, pooled, speedup_interval(pairs, seed=seed), len(costs.speedup_parts(pairs))))
     if not found:
         return None
+    return Plot(
+        name="speedup",
+        title="Speed-up over plain decoding",
+        description=_speedup_words(found),
+        columns=("drafter", "speed-up", "95 % low", "95 % high", "paired turns"),
+        data=tuple((name, value, *_ends(interval), turns) for name, value, interval, turns in found),
+        draw=partial(_draw_speedups, found),
+    )
+
+
+def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> Figure:
     figure, (axes,) = panels(height_in=1.1 + 0.42 * len(found))
     looks = styles(name for name, *_ in found)
     names = [name for name, *_ in found]
@@ -97,14 +113,7 @@ def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     axes.set_xlabel("speed-up over plain decoding (dashed: 1.0, no gain)")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    return Plot(
-        name="speedup",
-        title="Speed-up over plain decoding",
-        description=_speedup_words(found),
-        columns=("drafter", "speed-up", "95 % low", "95 % high", "paired turns"),
-        data=tuple((name, value, *_ends(interval), turns) for name, value, interval, turns in found),
-        figure=figure,
-    )
+    return figure
 
 
 def _speedup_words(found: Sequence[tuple[str, float, Interval | None, int]]) -> str:
@@ -124,6 +133,21 @@ def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     models = speedup_models(rows, seed=seed)
     if not models:
         return None
+    return Plot(
+        name="speedup-model",
+        title="Measured speed-up against the model of a round",
+        description=(
+            "Model is τ·T(1) / (T(K+1) + T_draft). "
+            + "; ".join(f"{m.drafter}: model {m.predicted:.2f}, measured {m.measured:.2f}" for m in models)
+            + ". What lies between went into accepting, the draft state and the harness."
+        ),
+        columns=("drafter", "τ", "T(1), ms", "T(K+1), ms", "T_draft, ms", "model", "measured", "95 % low", "95 % high"),
+        data=tuple(_model_row(model) for model in models),
+        draw=partial(_draw_models, models),
+    )
+
+
+def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
     figure, (axes,) = panels(height_in=1.4 + 0.42 * len(models))
     looks = styles(model.drafter for model in models)
     for place, model in enumerate(models):
@@ -142,18 +166,7 @@ def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("speed-up over plain decoding")
     legend_above(axes, columns=2)
-    return Plot(
-        name="speedup-model",
-        title="Measured speed-up against the model of a round",
-        description=(
-            "Model is τ·T(1) / (T(K+1) + T_draft). "
-            + "; ".join(f"{m.drafter}: model {m.predicted:.2f}, measured {m.measured:.2f}" for m in models)
-            + ". What lies between went into accepting, the draft state and the harness."
-        ),
-        columns=("drafter", "τ", "T(1), ms", "T(K+1), ms", "T_draft, ms", "model", "measured", "95 % low", "95 % high"),
-        data=tuple(_model_row(model) for model in models),
-        figure=figure,
-    )
+    return figure
 
 
 def _drawn(model: SpeedupModel) -> tuple[float, ...]:
@@ -222,6 +235,19 @@ def phase_plot(rows: Iterable[TurnRow]) -> Plot | None:
     stacks = phase_stacks(rows)
     if not stacks:
         return None
+    return Plot(
+        name="phases",
+        title="Where the time of a token goes",
+        description=_phase_words(stacks),
+        columns=("drafter", *(f"{phase}, ms per token" for phase in PHASES), "turns"),
+        data=tuple(
+            (stack.drafter, *(_ms(stack.seconds_per_token[phase]) for phase in PHASES), stack.turns) for stack in stacks
+        ),
+        draw=partial(_draw_phases, stacks),
+    )
+
+
+def _draw_phases(stacks: Sequence[PhaseStack]) -> Figure:
     figure, (axes,) = panels(height_in=1.6 + 0.42 * len(stacks))
     names = [stack.drafter for stack in stacks]
     left = [0.0] * len(stacks)
@@ -238,16 +264,7 @@ def phase_plot(rows: Iterable[TurnRow]) -> Plot | None:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     legend_above(axes, columns=4)
-    return Plot(
-        name="phases",
-        title="Where the time of a token goes",
-        description=_phase_words(stacks),
-        columns=("drafter", *(f"{phase}, ms per token" for phase in PHASES), "turns"),
-        data=tuple(
-            (stack.drafter, *(_ms(stack.seconds_per_token[phase]) for phase in PHASES), stack.turns) for stack in stacks
-        ),
-        figure=figure,
-    )
+    return figure
 
 
 def _ms(seconds: float | None) -> float | None:

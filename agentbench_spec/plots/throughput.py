@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from agentbench_spec.plots.canvas import Plot, legend_above, panels
 from agentbench_spec.plots.palette import styles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,20 @@ def throughput_plot(points: Iterable[ThroughputPoint]) -> Plot | None:
     points = sorted(points, key=lambda point: point.concurrency)
     if not points:
         return None
+    best = {point.drafter: point for point in sorted(points, key=lambda point: point.tokens_per_s)}
+    return Plot(
+        name="throughput",
+        title="Throughput against concurrency",
+        description="Highest throughput: "
+        + "; ".join(f"{p.drafter} {p.tokens_per_s:,.1f} tokens/s at {p.concurrency}" for p in best.values())
+        + ".",
+        columns=("drafter", "concurrency", "tokens/s", "95 % low", "95 % high"),
+        data=tuple((p.drafter, p.concurrency, p.tokens_per_s, p.low, p.high) for p in points),
+        draw=partial(_draw_throughput, points),
+    )
+
+
+def _draw_throughput(points: Sequence[ThroughputPoint]) -> Figure:
     figure, (axes,) = panels()
     looks = styles(point.drafter for point in points)
     for drafter in dict.fromkeys(point.drafter for point in points):
@@ -43,14 +62,4 @@ def throughput_plot(points: Iterable[ThroughputPoint]) -> Plot | None:
     axes.set_xlabel("rollouts at once (log scale)")
     axes.set_ylabel("output tokens per second")
     legend_above(axes)
-    best = {point.drafter: point for point in sorted(points, key=lambda point: point.tokens_per_s)}
-    return Plot(
-        name="throughput",
-        title="Throughput against concurrency",
-        description="Highest throughput: "
-        + "; ".join(f"{p.drafter} {p.tokens_per_s:,.1f} tokens/s at {p.concurrency}" for p in best.values())
-        + ".",
-        columns=("drafter", "concurrency", "tokens/s", "95 % low", "95 % high"),
-        data=tuple((p.drafter, p.concurrency, p.tokens_per_s, p.low, p.high) for p in points),
-        figure=figure,
-    )
+    return figure

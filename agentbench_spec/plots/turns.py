@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from agentbench_spec.stats import Interval, tau_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MANY_POINTS = 24
 """Above this, points are drawn without markers."""
@@ -72,7 +74,7 @@ def _point(drafter: str, bucket: int, own: Sequence[TurnRow], x: float, seed: in
 def tau_against_context(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     """Pooled τ in every octave of prompt length; None if no drafter has a round."""
     points = tau_points(rows, context_bucket, lambda row: float(row.context_tokens or 0), seed=seed)
-    return _draw(
+    return _plot(
         points,
         name="tau-context",
         title="τ against context length",
@@ -86,7 +88,7 @@ def tau_against_context(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | Non
 def tau_against_turn(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     """Pooled τ of every turn number, the first turn being 1; None if no drafter has a round."""
     points = tau_points(rows, lambda row: row.turn + 1, lambda row: float(row.turn + 1), seed=seed)
-    return _draw(
+    return _plot(
         points,
         name="tau-turn",
         title="τ against turn",
@@ -97,7 +99,7 @@ def tau_against_turn(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     )
 
 
-def _draw(
+def _plot(
     points: Sequence[TauPoint],
     *,
     name: str,
@@ -109,6 +111,17 @@ def _draw(
 ) -> Plot | None:
     if not points:
         return None
+    return Plot(
+        name=name,
+        title=title,
+        description=_words(points, buckets),
+        columns=("drafter", x_name.partition(" (")[0], "τ", "95 % low", "95 % high", "turns", "rollouts"),
+        data=tuple(_row(point, bucket_name(point.bucket)) for point in points),
+        draw=partial(_draw_points, points, x_name, log),
+    )
+
+
+def _draw_points(points: Sequence[TauPoint], x_name: str, log: bool) -> Figure:
     figure, (main, counts) = panels((4, 1), height_in=3.8)
     looks = styles(point.drafter for point in points)
     for drafter in dict.fromkeys(point.drafter for point in points):
@@ -117,14 +130,7 @@ def _draw(
     main.set_ylabel("τ, tokens per round")
     counts.set_xlabel(x_name)
     legend_above(main)
-    return Plot(
-        name=name,
-        title=title,
-        description=_words(points, buckets),
-        columns=("drafter", x_name.partition(" (")[0], "τ", "95 % low", "95 % high", "turns", "rollouts"),
-        data=tuple(_row(point, bucket_name(point.bucket)) for point in points),
-        figure=figure,
-    )
+    return figure
 
 
 def _draw_drafter(axes: Axes, own: Sequence[TauPoint], look: Style) -> None:
