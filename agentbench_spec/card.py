@@ -43,7 +43,7 @@ class Card:
         return {**asdict(self), "floor_s": self.floor_s}
 
     def lines(self, rows: Iterable[TurnRow]) -> list[str]:
-        """The card in words, with the baseline's measured step beside its floor."""
+        """The card in words: two lines known before the run, and the baseline's step once one was timed."""
         step_s = baseline_step_s(rows)
         lines = [
             f"{self.target} {self.dtype} on {self.device}: {_size(self.weight_bytes)} of weights, "
@@ -53,7 +53,7 @@ class Card:
         ]
         if step_s is not None:
             share = self.floor_s / step_s
-            lines[-1] += f"; the baseline took {1e3 * step_s:.3g} ms ({share:.1%} of the speed the memory allows)"
+            lines.append(f"the baseline took {1e3 * step_s:.3g} ms a step: {share:.1%} of the speed the memory allows")
         return lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -154,7 +155,11 @@ def _resumable(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         begun = (folder / "manifest.json").is_file()
-        way = f"continue with: agentbench-spec run --resume --out {folder}" if begun else "nothing was written yet"
+        way = (
+            f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
+            if begun
+            else "nothing was written yet"
+        )
         _say(f"interrupted; {way}", "yellow")
         raise typer.Exit(130) from None
 
@@ -164,7 +169,8 @@ def _show(done: Outcome) -> None:
     from agentbench_spec.run import reasons
     from agentbench_spec.summary import render, summary_dict
 
-    _say(done.card.lines(done.rows)[-1])
+    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+        _say(line)
     console.print(render(done.summary))
     for reason in reasons(done.rows):
         _say(reason, "yellow")
@@ -221,9 +227,10 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
-    from agentbench_spec.export import sheet, write_tables
-    from agentbench_spec.reproduce import Request, table_folder, write_record
+    from agentbench_spec.export import sheet
+    from agentbench_spec.reproduce import Request, table_folder
     from agentbench_spec.reproduce import reproduce as reproduce_table
+    from agentbench_spec.reproduce_report import write_everything
 
     request = Request(
         target=target,
@@ -237,10 +244,10 @@ def reproduce(
     )
     done = reproduce_table(table, request, lambda line: _say(line, "dim"))
     folder = out or table_folder(results, done.plan)
-    files = [*write_tables(done.tables, folder, done.plan.name), write_record(done, folder)]
+    files = write_everything(done, folder)
     for found in done.tables:
         _print_sheet(sheet(found))
-    _say(f"table: {folder}; runs: {', '.join(map(str, done.runs))}")
+    _say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
     notes = [note for found in done.tables for note in found.notes]
     lossless = not any("NOT LOSSLESS" in note for note in notes)
     _last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
@@ -318,7 +325,8 @@ def doctor(
     from agentbench_spec.doctor import examine
 
     report = examine(device)
-    table = _table("what", "found")
+    table = _table("what")
+    table.add_column("found", overflow="fold")
     for check in report.checks:
         missing = Text("missing", "yellow" if check.optional else "red")
         table.add_row(Text(check.name), Text(check.found) if check.found else missing)
@@ -372,11 +380,32 @@ def check(
 
 
 def _load_target(source: str) -> Target:
-    from agentbench_spec.models import load
+    from agentbench_spec.models import load_model
     from agentbench_spec.target import Target
 
-    loaded = load(source)
-    return Target(loaded.model, name=loaded.name, capacity=512)
+    return Target(load_model(source)[0], name=source, capacity=512)
+
+
+@app.command()
+@_command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
+    ] = None,
+) -> None:
+    """Turn runs into one self-contained HTML page."""
+    from agentbench_spec.report import save_figures, write_report
+
+    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
+    saved = save_figures(runs, figures) if figures else []
+    _say(f"report: {page}")
+    if figures:
+        _say(f"{len(saved)} figure files in {figures}")
+    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
 
 
 @rollouts_app.command("build")

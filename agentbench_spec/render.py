@@ -93,7 +93,7 @@ class Renderer:
         return str(self._tokenizer.decode(list(ids[:end]), skip_special_tokens=False))
 
     def _default_thinking(self) -> bool | None:
-        """What the template does where the flag is not given: the value that changes nothing; None if both or neither."""
+        """What the template does where the flag is not given: the value that changes nothing; None: both or neither."""
         probe = [{"role": "user", "content": "."}]
         try:
             unset, on, off = (

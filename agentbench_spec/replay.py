@@ -86,6 +86,8 @@ class Replayer:
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload = conditions, workload
+        self.told: Callable[[str], None] = lambda doing: None
+        """Told what is about to be done, outside every clock; for a progress bar."""
 
     def replay(self, rollout: Rollout) -> Iterator[Measured]:
         """Each turn's rows, all drafters together. A fault ends at most this rollout, as a row that says so."""
@@ -153,6 +155,7 @@ class Replayer:
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
         choose = self._chooser(rollout, state.index, reply[0] if forced else None)
+        self.told(f"prefill to {len(prompt):,} tokens")
         state.prefill = session.prefill(prompt, choose)
         if BASELINE in session.failed:
             raise session.failed[BASELINE]
@@ -171,6 +174,7 @@ class Replayer:
         reference: Sequence[int] | None,
     ) -> None:
         for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
+            self.told(f"decode with {name}")
             clock: Clock = pass_clock(self.target.info.device)
             sampler = self._sampler(rollout, state.index, name)
             try:

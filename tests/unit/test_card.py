@@ -39,10 +39,10 @@ def test_lines_show_the_ceiling_and_how_near_the_baseline_comes() -> None:
     lines = CARD.lines([make_row(drafter="none", matched=[0] * 4, decode_s=0.4)])
     assert lines == [
         "m float32 on cpu: 500 MB of weights, 46,080 bytes of KV per token",
-        "memory reads 10.0 GB/s: a plain step takes at least 50 ms; the baseline took 100 ms "
-        "(50.0% of the speed the memory allows)",
+        "memory reads 10.0 GB/s: a plain step takes at least 50 ms",
+        "the baseline took 100 ms a step: 50.0% of the speed the memory allows",
     ]
-    assert CARD.lines([])[-1].endswith("at least 50 ms")
+    assert CARD.lines([]) == lines[:2]
     assert "34.5 kB of weights" in Card("m", "float32", "cpu", 34_500, 1, 1e9, 0).lines([])[0]
 
 

@@ -45,7 +45,7 @@ def test_the_converted_model_is_looked_for_where_it_would_be(tmp_path: Path, mon
 
 
 def test_the_command_shows_remedies_whole_and_ends_in_json() -> None:
-    """Fails if the brackets of pip extras are eaten as markup, a command is cut by a column, or stdout holds more than the JSON line."""
+    """Fails if brackets of pip extras are eaten as markup, a command is cut by a column, or stdout holds more."""
     done = call("doctor", "--device", "cpu")
     assert done.code == 0 and len(done.out.splitlines()) == 1
     missing = {check["name"]: check["remedy"] for check in done.last["checks"] if not check["found"]}

@@ -50,6 +50,7 @@ def test_a_run_prints_a_table_and_one_json_line(finished: tuple[Path, Done]) -> 
     table = done.err[done.err.index("τ raw") :]
     assert all(name in table for name in ("none", "odd_plugins:hold", "ngram", "identical", "speed-up"))
     assert "the baseline took" in done.err
+    assert "rollout 3/3: 100%" in done.err and "9/9" in done.err and "turn 3/3, 383 tokens" in done.err
 
 
 def test_a_run_folder_is_complete(finished: tuple[Path, Done]) -> None:
@@ -92,6 +93,40 @@ def test_rounds_are_written_on_request_only(tiny: Path, rollouts: Path, tmp_path
     assert done.last["lossless"] is None and len(rows_of(tmp_path / "run")) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "column", "value"),
+    [
+        (("--mode", "forced"), "decode_mode", "forced"),
+        (("--history", "self"), "history_mode", "self"),
+        (("--set", "replay.prefix=cold"), "prefix_mode", "cold"),
+        (("--temperature", 0.5), "temperature", 0.5),
+        (("--temperature", 1, "--set", "decode.top_k=5"), "top_k", 5),
+        (("--temperature", 1, "--set", "decode.top_p=0.9"), "top_p", 0.9),
+        (("--k", 0), "k", 0),
+        (("--set", "measure.clock=both"), "clock", "both"),
+        (("--set", "measure.tie_tolerance=0"), "divergence", "none"),
+        (("--dtype", "bf16"), "status", "ok"),
+    ],
+)
+def test_settings_reach_the_rows(
+    tiny: Path, rollouts: Path, tmp_path: Path, arguments: tuple[object, ...], column: str, value: object
+) -> None:
+    """Fails if a setting is accepted and not obeyed, or not told by the rows."""
+    done = replay(tiny, rollouts, tmp_path / "run", "--limit", 1, "--drafter", "ngram", *arguments)
+    rows = rows_of(tmp_path / "run")
+    assert done.code == 0 and len(rows) == 6 and {row.status for row in rows} == {"ok"}
+    assert {getattr(row, column) for row in rows} == {value}
+    if column == "decode_mode":
+        assert {row.stop_reason for row in rows} <= {"end_of_record", "stop", "length"}
+        assert {tuple(row.output_ids or ()) for row in rows if row.turn == 0} == {tuple(rows[0].output_ids or ())}
+    if column == "prefix_mode":
+        assert {row.reused_tokens for row in rows} == {0}
+    if column == "temperature":
+        assert done.last["lossless"] is None
+    if column == "k":
+        assert {row.proposed for row in rows} == {0}
+
+
 # killed, interrupted, resumed
 
 
@@ -131,12 +166,22 @@ def test_kill_and_resume_equals_an_unbroken_run(
         assert refused.code == 2 and setting in refused.error
 
     done = call("run", "--resume", "--out", folder)
-    assert done.code == 0
+    assert done.code == 0 and "rollout 2/3:  33%" in done.err
     assert without_clocks(rows_of(folder)) == without_clocks(rows_of(finished[0]))
     assert len(read_rounds(folder)) == len(read_rounds(finished[0]))
     manifest = read_manifest(folder)
     assert [entry["complete_rollouts"] for entry in manifest["resumes"]] == [1]
     assert manifest["resumes"][0]["dropped_rows"] == 3 and manifest["settings_digest"]
+
+
+def test_resuming_over_other_data_is_refused(tiny: Path, tmp_path: Path) -> None:
+    """Fails if rows of two versions of one data file end in one folder."""
+    file = tmp_path / "mine.jsonl"
+    write_rollouts(file, [session("a", 1)])
+    replay(tiny, file, tmp_path / "run", "--drafter", "none")
+    write_rollouts(file, [session("a", 1), session("b", 1)])
+    done = call("run", "--resume", "--out", tmp_path / "run")
+    assert done.code == 2 and "data.rollouts (1 -> 2)" in done.error and "data.sha256" in done.error
 
 
 def test_resuming_a_finished_run_changes_no_row(finished: tuple[Path, Done]) -> None:
@@ -240,6 +285,7 @@ def test_a_single_checkpoint_runs_under_the_short_name(tiny: Path, rollouts: Pat
         ),
         (("--set", "target.capacity_tokens=24"), "leaves no room for a prompt in 24 tokens (target.capacity_tokens)"),
         (("--max-new-tokens", 5000), "leaves no room for a prompt in 1024 tokens (the window of the model)"),
+        (("--target", "no-org/no-model"), "model 'no-org/no-model': no folder of that name"),
         (("--device", "toaster"), "device 'toaster' is not known"),
         (("--device", "meta"), "device 'meta' is not supported"),
         (("--set", "nothing"), "write it as key=value"),
@@ -375,6 +421,8 @@ def test_a_run_in_which_nothing_fits_is_void(tiny: Path, rollouts: Path, tmp_pat
 
 def test_rows_carry_the_think_flag_and_different_flags_do_not_mix(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """Field case 17: fails if a row does not say whether the model was told to think, or two flags are averaged."""
+    replay(tiny, rollouts, tmp_path / "default", "--limit", 1, "--drafter", "none")
+    assert {row.thinking for row in rows_of(tmp_path / "default")} == {True}  # what the tiny template does
     rows = []
     for flag in ("true", "false"):
         replay(tiny, rollouts, tmp_path / flag, "--limit", 1, "--set", f"replay.thinking={flag}", "--drafter", "ngram")
