@@ -277,6 +277,27 @@ def _print_sheet(found: Sheet) -> None:
 
 @app.command()
 @_command
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+) -> None:
+    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    from agentbench_spec.export import write_summary
+    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.summary import summarise
+
+    manifest, rows = read_run(run)
+    counting = manifest.get("settings", {}).get("measure", {})
+    summary = summarise(
+        rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
+    )
+    file = write_summary(summary, run.resolve().name, out)
+    _say(f"written: {file}")
+    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
+
+
+@app.command()
+@_command
 def compare(
     old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
     new: Annotated[Path, typer.Argument(help="Run folder after it.")],
