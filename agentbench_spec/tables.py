@@ -17,6 +17,7 @@ from agentbench_spec.metrics import BASELINE, Mean
 from agentbench_spec.paper import METRICS, Published, TableName, Verdict, published, verdict
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import (
+    FEW_CLUSTERS,
     Difference,
     Interval,
     cluster_of,
@@ -208,6 +209,8 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
     if len(clusters) < 2:
         yield f"{len(clusters)} rollouts: no interval can be given"
     else:
+        if len(clusters) < FEW_CLUSTERS:
+            yield f"only {len(clusters)} independent rollouts: intervals are likely too narrow"
         yield from _power(rows)
     yield from (f"warning: {text}" for text in metrics.warnings(rows))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
@@ -42,6 +44,8 @@ def run_throughput(
     """
     if config.decode.temperature or config.decode.mode != "generate" or config.replay.history != "recorded":
         raise ConfigError("throughput is measured greedily, in mode generate, over recorded history: set them so")
+    if config.measure.threads:
+        torch.set_num_threads(config.measure.threads)
     workload = open_workload(config.workload.name, config.workload.options)
     limit = config.workload.limit or plan.requests(max(plan.concurrency))
     rollouts = load_rollouts(workload, limit=limit, seed=config.measure.seed)

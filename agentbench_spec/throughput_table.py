@@ -9,7 +9,7 @@ import numpy as np
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.metrics import BASELINE, Mean, pooled_and_macro
 from agentbench_spec.paper import published, verdict
-from agentbench_spec.stats import Array, Interval, ratio_interval
+from agentbench_spec.stats import FEW_CLUSTERS, Array, Interval, ratio_interval
 from agentbench_spec.tables import Cell, Table
 from agentbench_spec.throughput_rows import ThroughputRow, by_pass, identical_to
 
@@ -118,6 +118,8 @@ def _resampled(parts: Array, draw: np.random.Generator) -> Array:
 def _notes(rows: Sequence[ThroughputRow]) -> Iterator[str]:
     plain = [row for row in rows if row.drafter == BASELINE]
     first = min(plain, key=lambda row: row.concurrency, default=None)
+    if first is not None and len(first.rollouts) < FEW_CLUSTERS:
+        yield f"only {len(first.rollouts)} rollouts: intervals of τ are likely too narrow"
     for row in rows:
         where = f"{row.drafter} at concurrency {row.concurrency}"
         if row.error:

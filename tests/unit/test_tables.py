@@ -184,4 +184,5 @@ def test_differences_and_power_are_said_below() -> None:
     assert (title, first.drafter, first.other, first.measure) == ("BFCL-v3", "dlite", "dspark", "tau_raw")
     assert first.ratio == pytest.approx((14 / 3) / (14 / 5)) and second.ratio == pytest.approx(1.0)
     assert first.p_holm == 1.0  # 2 of 4 exchanges are as large, times two tests
+    assert "BFCL-v3: only 2 independent rollouts: intervals are likely too narrow" in found.notes
     assert any("independent rollouts would be enough to see a τ raw 5 % off" in note for note in found.notes)
