@@ -28,6 +28,8 @@ class _Buffer:
         self.position = 0
         self.broken: BadLine | None = None
         self.ended = False
+        self.lost = False
+        """True once damage ran to the end of the data."""
 
     def grow(self, characters: int) -> None:
         """Read at least `characters` more, or to the end."""
@@ -70,7 +72,7 @@ def array_elements(pieces: Iterator[bytes | BadLine]) -> Iterator[str | RowFault
         yield buffer.broken
     elif closed and character:
         yield RowFault(None, f"text follows the end of the array: {buffer.text[buffer.position :][:40]!r}")
-    elif not closed:
+    elif not closed and not buffer.lost:
         yield RowFault(None, "the array has no end; the file looks cut off, copy it again")
 
 
@@ -94,7 +96,7 @@ def _element(buffer: _Buffer, resume: re.Pattern[str]) -> str | RowFault:
             return _skip_damage(buffer, resume, "is nested too deeply to be read")
         except ValueError as error:
             if buffer.ended or _certain(error, buffer):
-                return _skip_damage(buffer, resume, f"not JSON: {error}")
+                return _skip_damage(buffer, resume, f"is not JSON ({error})")
             buffer.grow(grow)
             grow *= 2
 
@@ -113,7 +115,7 @@ def _skip_damage(buffer: _Buffer, resume: re.Pattern[str], reason: str) -> RowFa
             buffer.position = found.end()
             break
         if buffer.ended:
-            buffer.position = len(buffer.text)
+            buffer.position, buffer.lost = len(buffer.text), True
             break
         start = 0
         buffer.position = len(buffer.text)
