@@ -25,13 +25,13 @@ def llm_completions(value: Any, draft: Draft) -> None:
         tools = _tools(call, draft)
         if in_force is None:
             draft.tools = tools
-        reply = draft.read(response_message(call.get("response"), f"[{i}].response"), f"[{i}].response", len(context))
-        at = log.turn(context, reply[0])
+        where = f"[{i}].response"
+        at = log.turn(context, draft.read_reply(response_message(call.get("response"), where), where, len(context)))
         if in_force is not None and tools != in_force:
             log.messages[at - 1] = log.messages[at - 1].model_copy(update={"tools": tools})
             draft.notes.add("the tool list changes between calls", at)
         in_force = tools
-    draft.use_prompts(log)
+    draft.use_prompts(log, exact=True)
     draft.notes.add("prompts are the recorded completions")
 
 
@@ -60,7 +60,7 @@ def response_message(response: Any, where: str) -> Any:
     message = first.get("message") if isinstance(first, Mapping) else None
     if not isinstance(message, Mapping):
         raise RowFault(f"{where}.choices[0].message", f"expected a message, found {short(message)}")
-    return {"role": "assistant", **message}
+    return {**message, "role": "assistant"}
 
 
 def _tools(call: Mapping[str, Any], draft: Draft) -> tuple[dict[str, Any], ...]:

@@ -35,6 +35,8 @@ class Draft:
     views: list[View] = field(default_factory=list)
     tools: tuple[dict[str, Any], ...] = ()
     labels: dict[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    """True if the order of the messages is that of recorded prompts."""
 
     def read(self, raw: Any, where: str, at: int | None = None) -> list[Message]:
         """The chat messages in `raw`: none for what is no chat turn (noted), usually one.
@@ -49,6 +51,13 @@ class Draft:
             self.notes.add("a reward item without a role is no chat turn: left out", at)
             return []
         return messages_of(raw, where, self.notes, at)
+
+    def read_reply(self, raw: Any, where: str, at: int) -> Message:
+        """The one message in a model's reply, of role assistant."""
+        *others, reply = self.read(raw, where, at)
+        if others:
+            self.notes.add("tool results inside a model's own reply were left out", at)
+        return reply
 
     def add(self, raw: Any, where: str) -> None:
         """Read `raw` and append what it holds."""
@@ -69,13 +78,14 @@ class Draft:
         """Take a tool list."""
         self.tools = tools_of(raw, where, self.notes) or self.tools
 
-    def use_prompts(self, log: PromptLog) -> None:
-        """Take messages and views from recorded prompts."""
+    def use_prompts(self, log: PromptLog, *, exact: bool) -> None:
+        """Take messages and views from prompts. exact: they are the recorded ones, so no message may change places."""
         self.messages, self.views = log.messages, log.views
+        self.exact = exact
 
     def finish(self, *, name: str, workload: str, source: Mapping[str, Any], also: Iterable[str] = ()) -> Rollout:
         """The rollout. also: further notes. Raises RowFault if there is nothing to decode."""
-        self.messages = pair(self.messages, self.notes, reorder=not self.views)
+        self.messages = pair(self.messages, self.notes, reorder=not (self.exact or self.views))
         if not self.messages:
             raise RowFault("messages", "is empty: a rollout without a single message")
         self._note_oddities()

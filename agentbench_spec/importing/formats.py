@@ -11,6 +11,7 @@ from agentbench_spec.importing.chat import mini_swe_agent, nebius, openai_chat, 
 from agentbench_spec.importing.completions import llm_completions
 from agentbench_spec.importing.detect import detect
 from agentbench_spec.importing.draft import Draft, labels_of
+from agentbench_spec.importing.jsontext import without_surrogates
 from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.importing.openhands import openhands
 from agentbench_spec.importing.sweagent import swe_agent
@@ -68,11 +69,13 @@ def convert_row(
     source: Mapping[str, Any] | None = None,
     labels: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
+    clean: bool = False,
 ) -> Rollout:
     """The rollout in one row of any known format.
 
     id: None for what the row calls itself. source: where it comes from; the format's name is added. labels: added to
-    the row's own. notes: repairs made before. A row in this package's own form comes back as it is.
+    the row's own. notes: repairs made before. clean: True for values of `read_rows`, whose text is sound.
+    A row in this package's own form comes back as it is.
 
     Raises RowFault (a ConfigError) naming field and reason if the row is no rollout, ConfigError for an unknown format.
     """
@@ -81,6 +84,7 @@ def convert_row(
         return _own(value)
     draft = Draft()
     try:
+        value = value if clean else without_surrogates(value, draft.notes.add)
         _READERS[found](value, draft)
         if isinstance(value, Mapping):
             draft.labels = {**labels_of(value, draft.notes), **draft.labels}

@@ -136,6 +136,7 @@ class TraceImport:
                 workload=self.workload,
                 source=source,
                 notes=dict.fromkeys(row.repairs),
+                clean=True,
             )
         except RowFault as fault:
             self._refuse(BadLine(row.path, row.number, fault.field, fault.reason))

@@ -78,7 +78,7 @@ def openhands(value: Any, draft: Draft) -> None:
     reader = _Reader(draft)
     for where, event in _events(items_of(row, "history", draft.notes)):
         _read_event(reader, event, where)
-    draft.use_prompts(reader.done())
+    draft.use_prompts(reader.done(), exact=False)
 
 
 def _events(items: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -165,7 +165,7 @@ def _response(reader: _Reader, event: Mapping[str, Any], response: Mapping[str, 
         reader.seen.append(_Seen(_event_id(event), []))
         return
     reader.response_id = response.get("id")
-    reader.say(event, reader.draft.read(response_message(response, where), where, reader.at)[0])
+    reader.say(event, reader.draft.read_reply(response_message(response, where), where, reader.at))
 
 
 def _rebuilt(reader: _Reader, event: Mapping[str, Any], where: str) -> Message:

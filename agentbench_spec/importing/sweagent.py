@@ -76,7 +76,7 @@ def _from_queries(steps: Sequence[Mapping[str, Any]], history: list[tuple[bool, 
         log.turn(context, reply or _response(step, f"trajectory[{i}]", draft))
     for message in replies.rest():
         log.append(message)
-    draft.use_prompts(log)
+    draft.use_prompts(log, exact=True)
     draft.notes.add("prompts are the recorded queries")
 
 
@@ -116,7 +116,7 @@ class _Replies:
 
 def _response(step: Mapping[str, Any], where: str, draft: Draft) -> Message:
     text = step.get("response") if step.get("response") is not None else step.get("thought")
-    return draft.read({"role": "assistant", "content": text}, where)[0]
+    return draft.read_reply({"role": "assistant", "content": text}, where, len(draft.messages))
 
 
 def _from_steps(steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:

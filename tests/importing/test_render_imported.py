@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -62,11 +63,11 @@ def test_an_elided_history_costs_the_kept_prefix() -> None:
     """Fails if elision goes unseen by the prefix logic: the cache is good up to the first stub only."""
     rollout, renderer = one(DATA / "sweagent_v1_elided.traj"), Renderer(tokenizer("smollm2"))
     prompts = [renderer.prompt(rollout, i) for i in rollout.decode_points()]
-    kept = [common_prefix(a, b) == len(a) for a, b in zip(prompts, prompts[1:], strict=False)]
+    kept = [common_prefix(a, b) == len(a) for a, b in pairwise(prompts)]
     assert kept == [True, False, False]
     plain = one(DATA / "sweagent_v1.traj")
     prompts = [renderer.prompt(plain, i) for i in plain.decode_points()]
-    assert [common_prefix(a, b) == len(a) for a, b in zip(prompts, prompts[1:], strict=False)] == [True] * 3
+    assert [common_prefix(a, b) == len(a) for a, b in pairwise(prompts)] == [True] * 3
 
 
 @pytest.mark.parametrize("role", ["function", "observation", "developer", "agent"])
@@ -92,7 +93,9 @@ def test_trap_string_arguments_are_pasted_unchanged(arguments: Any, shown: str) 
     """Fails if spacing of recorded argument text changes the prompt, or an empty text makes broken JSON in it."""
     rollout = convert_row(chat(said("", tool_calls=[call(arguments=arguments)]), result(), said()))
     for name in NAMES:
-        assert f'"name": "ls", "{"parameters" if name == "llama3" else "arguments"}": {shown}' in prompt(rollout, 3, name)
+        assert f'"name": "ls", "{"parameters" if name == "llama3" else "arguments"}": {shown}' in prompt(
+            rollout, 3, name
+        )
 
 
 def test_trap_json_in_prompts_is_not_escaped() -> None:

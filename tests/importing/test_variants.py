@@ -1,4 +1,4 @@
-"""The odd variants seen in real traces, numbered as the field reports list them: what each becomes, and that it is said."""
+"""The odd variants seen in real traces, numbered as the reports list them: what each becomes, and that it is said."""
 
 from __future__ import annotations
 
@@ -113,13 +113,21 @@ def test_8_9_orphans_are_kept_and_said() -> None:
 def test_10_no_system_message_and_a_second_one() -> None:
     """Fails if a system message is made up, or one in mid-conversation is dropped or moved."""
     rollout = converted(said(), {"role": "system", "content": "New rules."}, said("Ok."))
-    assert roles(rollout) == "uasa" and noted(rollout, "system message in mid-conversation: kept in its place (message 2)")
+    assert roles(rollout) == "uasa" and noted(
+        rollout, "system message in mid-conversation: kept in its place (message 2)"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "role"),
     [
-        *(("ai", "assistant"), ("agent", "assistant"), ("gpt", "assistant"), ("human", "user"), ("Assistant", "assistant")),
+        *(
+            ("ai", "assistant"),
+            ("agent", "assistant"),
+            ("gpt", "assistant"),
+            ("human", "user"),
+            ("Assistant", "assistant"),
+        ),
         *(("function", "tool"), ("observation", "tool"), ("developer", "system")),
     ],
 )
@@ -179,7 +187,10 @@ def test_14_whole_surrogate_pairs_are_text(tmp_path: Path) -> None:
 def test_15_one_huge_observation(tmp_path: Path) -> None:
     """Fails if a turn of 370,000 characters is cut."""
     big = "x" * 370_000 + "end"
-    assert one(write(tmp_path / "t.jsonl", chat(said(), {"role": "user", "content": big}, said()))).messages[2].content == big
+    assert (
+        one(write(tmp_path / "t.jsonl", chat(said(), {"role": "user", "content": big}, said()))).messages[2].content
+        == big
+    )
 
 
 def test_16_consecutive_roles_and_open_ends() -> None:
@@ -291,7 +302,9 @@ def test_20_nan_outside_of_calls(tmp_path: Path) -> None:
 
 def test_extra_call_written_as_text_stays_text() -> None:
     """Fails if calls in an assistant's prose are turned into calls: they do not pair with results exactly."""
-    rollout = converted(said('Look.\n[Tool: bash({"command": "ls"})]'), {"role": "user", "content": "[tool result]\na"}, said())
+    rollout = converted(
+        said('Look.\n[Tool: bash({"command": "ls"})]'), {"role": "user", "content": "[tool result]\na"}, said()
+    )
     assert roles(rollout) == "uaua" and calls(rollout) == []
 
 
@@ -305,7 +318,10 @@ def test_extra_repairs_are_said_once_with_their_places() -> None:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (said("", tool_calls=[{"id": "c", "function": {"arguments": "{}"}}]), "messages[1].tool_calls[0].function.name"),
+        (
+            said("", tool_calls=[{"id": "c", "function": {"arguments": "{}"}}]),
+            "messages[1].tool_calls[0].function.name",
+        ),
         (said("", tool_calls=["ls"]), "messages[1].tool_calls[0]"),
         (said("", tool_calls=5), "messages[1].tool_calls"),
         ({"role": "user", "content": "x", "tool_calls": [call()]}, "messages[1].tool_calls"),
