@@ -132,9 +132,8 @@ def main() -> None:
         print(json.dumps(import_one(options.one)))
         return
     results: dict[str, Any] = {}
-    print(
-        f"{'layout':26} {'file MB':>8} {'MB/s':>7} {'MB/CPU s':>9} {'rollouts/s':>11} {'peak, tenth':>12} {'peak MB':>8}"
-    )
+    columns = f"{'MB/s':>7} {'MB/CPU s':>9} {'rollouts/s':>10} {'peak, tenth':>12} {'peak MB':>8}"
+    print(f"{'layout':26} {'file MB':>8} {columns}")
     for name, (file_name, write) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / file_name
@@ -146,7 +145,7 @@ def main() -> None:
         results[name] = row
         speed, cpu_speed = (options.megabytes / whole[key] for key in ("seconds", "cpu_seconds"))
         print(
-            f"{name:26} {size / 1e6:8.0f} {speed:7.1f} {cpu_speed:9.1f} {whole['rollouts'] / whole['seconds']:11.0f} "
+            f"{name:26} {size / 1e6:8.0f} {speed:7.1f} {cpu_speed:9.1f} {whole['rollouts'] / whole['seconds']:10.0f} "
             f"{tenth['peak_bytes'] / 1e6:12.0f} {whole['peak_bytes'] / 1e6:8.0f}"
         )
     print(json.dumps(results))

@@ -91,7 +91,10 @@ class TraceImport:
                 continue
             digest = digest or file_sha256(file)
             source = {"file": _name(root, file), "row": row.number, "sha256": digest}
-            rollout = self._convert(row, self._logged_calls(row) or row.value, source)
+            calls = self._logged_calls(row)
+            if calls:
+                source["prompts"] = f"{_COMPLETIONS}/{row.value['instance_id']}"
+            rollout = self._convert(row, calls or row.value, source)
             if rollout is not None:
                 yield rollout
 
