@@ -119,6 +119,17 @@ def test_lists_on_lines_are_one_rollout_each(tmp_path: Path) -> None:
     assert [(r.id, roles(r)) for r in imported(path)[0]] == [("t/1", "ua"), ("t/2", "uaa")]
 
 
+def test_a_document_may_list_its_rollouts(tmp_path: Path) -> None:
+    """Fails if rollouts inside a larger document are refused, or two lists of them are guessed at."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schema": "x", "tags": ["a"], "cases": rows("a", "b")}), "utf-8")
+    rollouts, bad = imported(path)
+    assert bad == [] and [r.id for r in rollouts] == ["t/a", "t/b"]
+    assert rollouts[0].notes == ("the rollout stood in the list 'cases' of a larger document",)
+    path.write_text(json.dumps({"cases": rows("a"), "more": rows("b")}), "utf-8")
+    assert "no known format" in str(imported(path)[1][0])
+
+
 def test_ids_are_unique_over_files(tmp_path: Path) -> None:
     """Fails if two rollouts get one id, or the change is not said; result rows are keyed by it."""
     for folder in ("run1", "run2"):

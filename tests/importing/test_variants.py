@@ -308,6 +308,15 @@ def test_extra_call_written_as_text_stays_text() -> None:
     assert roles(rollout) == "uaua" and calls(rollout) == []
 
 
+def test_extra_last_reply_beside_the_messages() -> None:
+    """Fails if the reply to the last user turn is lost, or said twice where the messages hold it already."""
+    again = {"role": "user", "content": "And?"}
+    rollout = converted(said(), again, reference_response="So.")
+    assert roles(rollout) == "uaua" and rollout.messages[3].content == "So."
+    assert noted(rollout, "stood beside the messages: appended (message 3)")
+    assert roles(converted(said(), reference_response="Yes.")) == "ua"
+
+
 def test_extra_repairs_are_said_once_with_their_places() -> None:
     """Fails if a hundred repairs of one kind make a hundred notes, or the count is lost."""
     rollout = converted(*(said(None) for _ in range(9)))
