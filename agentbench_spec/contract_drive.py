@@ -7,7 +7,7 @@ for a drafter whose guesses a toy target never accepts. Hidden states are the ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -144,13 +144,13 @@ class Seat:
         """
         rejected = self.rejected[row] if rejected is None else rejected
         own, vocab = self.texts[row][-1], self.target.info.vocab_size
-        spread = [(own + 1 + i * vocab // 6) % vocab for i in range(6)]
-        anchors = list(dict.fromkeys([own, *rejected, *self.texts[row][-4:-1], *spread]))
-        drawn = self.probe(row, anchors, k, DRAWN)
+        near, spread = [own, *rejected], [(own + 1 + i * vocab // 6) % vocab for i in range(6)]
+        anchors = list(dict.fromkeys([*near, *self.texts[row][-4:-1], *spread]))
+        drawn = self.probe(row, anchors, k, DRAWN) + self.probe(row, [own], 1, DRAWN)
         # where sums are rounded, a greedy near tie means nothing and the probabilities say more
         weighted = any(isinstance(answer, Guess) and answer.probs is not None for answer in drawn)
         rounded = self.target.info.dtype != torch.float64 and weighted
-        return drawn + self.probe(row, [own], 1, DRAWN) + ([] if rounded else self.probe(row, anchors, k, GREEDY))
+        return drawn if rounded else drawn + self.probe(row, near, k, GREEDY)
 
     def asked(self, k: int) -> int:
         """k as the engine would ask for it."""
@@ -289,35 +289,3 @@ def _invented(text: Sequence[int], not_this: int | None = None) -> int:
         if token != not_this:
             return token
     return text[0] + 1 if text[0] == 0 else text[0] - 1
-
-
-def garbled(vocab: int) -> Callable[[Span], Span]:
-    """Fill every position that does not count with garbage, and add some.
-
-    Garbage hidden states are huge but finite: a masked position of static shape has weight 0, and 0 x NaN is NaN,
-    which would condemn drafters that are right. A real target's padding is finite too.
-    """
-    draw = torch.Generator().manual_seed(5)
-
-    def noise(like: Tensor) -> Tensor:
-        if like.dtype == torch.int64:
-            return torch.randint(vocab, like.shape, generator=draw).to(like.device)
-        return (1e3 * torch.randn(like.shape, generator=draw, dtype=torch.float64)).to(like)
-
-    def alter(span: Span) -> Span:
-        ids, after = (torch.cat([t, t[:, -1:].expand(-1, 2)], 1) for t in (span.input_ids, span.next_ids))
-        padding = torch.arange(ids.shape[1], device=ids.device) >= span.count[:, None]
-        hidden = span.hidden
-        if hidden is not None and hidden.shape[1] == span.input_ids.shape[1]:
-            hidden = torch.cat([hidden, hidden[:, -1:].expand(-1, 2, -1, -1)], 1)
-        if hidden is not None:
-            void = padding if hidden.shape[1] == ids.shape[1] else (span.count == 0)[:, None]
-            hidden = torch.where(void[:, :, None, None], noise(hidden), hidden)
-        return replace(
-            span,
-            input_ids=torch.where(padding, noise(ids), ids),
-            next_ids=torch.where(padding, noise(after), after),
-            hidden=hidden,
-        )
-
-    return alter

@@ -173,7 +173,7 @@ def play_turns(
     drafters: Mapping[str, Drafter],
     prompts: Sequence[Sequence[int]],
     *,
-    k: int,
+    k: int | Mapping[str, int],
     max_new_tokens: int = 24,
     chunk_tokens: int = 512,
     stop_ids: frozenset[int] = frozenset(),
@@ -184,10 +184,11 @@ def play_turns(
 ) -> list[Played]:
     """Run token-level turns through a Session: one prefill per turn, then every (open) drafter from that state.
 
-    cold: forget everything before each turn. Raises the error of a drafter that failed.
+    k: drafts per round, for all or for each drafter by name; cold: forget everything before each turn.
+    Raises the error of a drafter that failed.
     """
     session = Session(target, drafters, row=row, chunk_tokens=chunk_tokens)
-    limits = Limits(k=k, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+    ks = dict.fromkeys(drafters, k) if isinstance(k, int) else k
     played = []
     for index, prompt in enumerate(prompts):
         if cold:
@@ -198,6 +199,7 @@ def play_turns(
         done = Played(prefill, {}, {})
         for name in session.taking_part:
             sampler = row_sampler(target, sampling, seed, index, name)
+            limits = Limits(k=ks[name], max_new_tokens=max_new_tokens, stop_ids=stop_ids)
             turn, _, state_bytes = session.decode(name, limits, sampler, Clock(target.info.device))
             done.turns[name], done.state_bytes[name] = turn, state_bytes
         played.append(done)

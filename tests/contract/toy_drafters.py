@@ -40,6 +40,10 @@ class NetDrafter(Drafter):
         scores = (placed @ self.key.T) @ (self.query @ asking) / len(asking) ** 0.5
         return asking + scores.softmax(0) @ (placed @ self.value.T)
 
+    def say(self, feature: Tensor) -> Tensor:
+        """Logits [V] of moderate size, so that drawn drafts vary."""
+        return 2 * self.embed @ feature / feature.norm()
+
     def observe(self, span: Span) -> None:
         for b, row in enumerate(span.rows.tolist()):
             if count := int(span.count[b]):
@@ -54,15 +58,7 @@ class NetDrafter(Drafter):
             said = [self.logits(r, int(anchor[r]), ids[r].tolist()) if live[r] >= 0 else nothing for r in rows]
             drawn, q = self.sampler.draw(torch.stack(said))
             ids, probs = torch.cat([ids, drawn[:, None]], 1), [*probs, q]
-        drawn_from = torch.stack(probs, 1) if k and probs[0] is not None else None
-        return Proposal(ids, self.misreported(drawn_from))
-
-    def misreported(self, probs: Tensor | None) -> Tensor | None:
-        return (
-            probs.sqrt() / probs.sqrt().sum(-1, keepdim=True)
-            if self.bug == "misreport" and probs is not None
-            else probs
-        )
+        return Proposal(ids, torch.stack(probs, 1) if k and probs[0] is not None else None)
 
     def put(self, row: int, start: int, vectors: Tensor) -> None:
         """Positions >= start are void; these follow."""
@@ -98,7 +94,7 @@ class DraftLM(NetDrafter):
 
     def logits(self, row: int, anchor: int, drafted: list[int]) -> Tensor:
         inputs = torch.cat([self.state[row], self.embed[[anchor, *drafted]]])
-        return self.embed @ self.attend(inputs, inputs[-1])
+        return self.say(self.attend(inputs, inputs[-1]))
 
 
 class Chain(NetDrafter):
@@ -123,7 +119,7 @@ class Chain(NetDrafter):
             feature = self.attend(inputs, inputs[-1])
         if self.bug == "keeps drafted rows":
             self.drafted_rows = inputs[len(self.state[row]) :]
-        return self.embed @ feature
+        return self.say(feature)
 
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, 0 if self.bug == "reset at every turn" else length)
@@ -141,7 +137,7 @@ class Block(NetDrafter):
 
     def logits(self, row: int, anchor: int, drafted: list[int]) -> Tensor:
         inputs = torch.cat([self.state[row], self.embed[[anchor]], self.masks])
-        return self.embed @ self.attend(inputs, self.masks[len(drafted)])
+        return self.say(self.attend(inputs, self.masks[len(drafted)]))
 
     def truncate(self, row: int, length: int) -> None:
         if self.bug != "ignores a history rewrite":
@@ -165,7 +161,7 @@ class Pivot(NetDrafter):
 
     def logits(self, row: int, anchor: int, drafted: list[int]) -> Tensor:
         inputs = torch.cat([self.state[row][-1:] @ self.fuse.T, self.embed[[anchor, *drafted]]])
-        return self.embed @ self.attend(inputs, inputs[-1])
+        return self.say(self.attend(inputs, inputs[-1]))
 
 
 class LastPivot(Pivot):
@@ -210,6 +206,31 @@ class Bigram(SequenceDrafter):
                     if list(told[at - n : at]) == list(text[-n:]):
                         return list(told[at : at + k])
         return []
+
+
+class Table(Drafter):
+    """Draws the next token from a table of the last one; no state at all."""
+
+    spec = DrafterSpec(name="toy-table", history_free=True)
+
+    def __init__(self, bug: str = "") -> None:
+        self.bug = bug
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        draw = torch.Generator().manual_seed(23)
+        self.table = torch.randn(target.vocab_size, target.vocab_size, generator=draw, dtype=torch.float64)
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        ids, probs = anchor[:, None], []
+        for _ in range(k):
+            drawn, q = self.sampler.draw(self.table[ids[:, -1]])
+            ids, probs = torch.cat([ids, drawn[:, None]], 1), [*probs, q]
+        if not k or probs[0] is None:
+            return Proposal(ids[:, 1:])
+        said = torch.stack(probs, 1)
+        return Proposal(
+            ids[:, 1:], said.sqrt() / said.sqrt().sum(-1, keepdim=True) if self.bug == "misreports" else said
+        )
 
 
 class Restless(Bigram):
