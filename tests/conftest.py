@@ -9,11 +9,7 @@ import pytest
 import torch
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-
-
-def pytest_configure() -> None:
-    """Before any test module is imported: huggingface_hub reads these once, when it is imported."""
-    os.environ.update(OFFLINE)
+os.environ.update(OFFLINE)  # here, because huggingface_hub reads these once, when a later conftest or test imports it
 
 
 @pytest.fixture(scope="session", autouse=True)
