@@ -293,11 +293,10 @@ def check(
 
 
 def _load_target(source: str) -> Target:
-    from agentbench_spec.models import load
+    from agentbench_spec.models import load_model
     from agentbench_spec.target import Target
 
-    loaded = load(source)
-    return Target(loaded.model, name=loaded.name, capacity=512)
+    return Target(load_model(source)[0], name=source, capacity=512)
 
 
 @rollouts_app.command("build")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError
-from agentbench_spec.loop import Limits
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.loop import Limits, Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.records import RoundRow, Status, TurnRow
@@ -104,13 +104,13 @@ class Replayer:
                 if problem is None:
                     state.drift_tokens = len(expected) - common_prefix(expected, prompt)
                     self._measure(session, state, rollout, prompt, reply)
+                    done = self._measured(session, rollout, state)
+                else:
+                    done = self._unmeasured(rollout, state, *problem)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
                 yield self._unmeasured(rollout, state, "error", describe(error))
                 return
-            if problem is None:
-                yield self._measured(session, rollout, state)
-            else:
-                yield self._unmeasured(rollout, state, *problem)
+            yield done
             if state.decoded and self.conditions.history_mode == "self":
                 output = state.decoded[BASELINE].turn.output
                 said, expected = self._say(said, message, output), [*prompt, *output]
@@ -118,9 +118,16 @@ class Replayer:
                 expected = [*prompt, *reply]
 
     def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
-        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept."""
+        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept.
+
+        Nothing stops the decoding early: a turn that ended on its first token would leave the drafter cold. Raises
+        what the drafter raises.
+        """
         session.prefill(prompt, lambda logits: int(logits.argmax()))
-        few = replace(self.conditions.limits, max_new_tokens=rehearsal_tokens(self.conditions.limits))
+        for why in session.failed.values():
+            raise why
+        tokens = rehearsal_tokens(self.conditions.limits)
+        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
@@ -150,6 +157,8 @@ class Replayer:
         choose = self._chooser(rollout, state.index, reply[0] if forced else None)
         self.told(f"prefill to {len(prompt):,} tokens")
         state.prefill = session.prefill(prompt, choose)
+        if BASELINE in session.failed:
+            raise session.failed[BASELINE]
         names = session.taking_part
         shift = state.index % len(names)
         for order, name in enumerate(names[shift:] + names[:shift]):
@@ -170,6 +179,7 @@ class Replayer:
             sampler = self._sampler(rollout, state.index, name)
             try:
                 turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
+                _check_passes(state.decoded.get(name), turn)
             except Exception as error:
                 if name == BASELINE:
                     raise
@@ -248,3 +258,12 @@ class Replayer:
         turn, baseline = state.decoded[name].turn, state.decoded[BASELINE].turn
         start = turn.position - len(turn.output) + 1
         return compare(self.target, 0, start, turn.output, baseline.output, tolerance)
+
+
+def _check_passes(before: Decoded | None, turn: Turn) -> None:
+    """Raise MeasurementError if a turn's second pass is not the first one again: its phases would be another's."""
+    if before is not None and (before.turn.output, before.turn.rounds) != (turn.output, turn.rounds):
+        raise MeasurementError(
+            f"two passes over one turn differ: {len(before.turn.rounds)} rounds, then {len(turn.rounds)}; the drafter "
+            "does not answer the same when asked again"
+        )

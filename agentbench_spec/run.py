@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.card import Card, measure_card
@@ -140,12 +141,14 @@ class Bench:
         wanted = config.target
         tell(f"loading {wanted.source}")
         loaded = models.load(wanted.source, dtype=wanted.dtype, device=wanted.device, revision=wanted.revision)
-        kernels = linear.accelerate(loaded.model, embedded.cache_root()) if wanted.fast_linears else {}
+        kernels = {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
         capacity = _capacity(config, loaded.model.config.max_position_embeddings)
         target = _fit(loaded, capacity, slack=config.decode.k + 1)
         target.self_check()
-        for drafter in drafters.values():
+        for name, drafter in drafters.items():
             drafter.open(target.info, rows=1, capacity=capacity + config.decode.k + 1)
+            for network in drafter.networks() if wanted.fast_linears else ():
+                kernels[name] = _accelerated(network)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
         renderer = Renderer(loaded.tokenizer, config.replay.thinking, stop=stop)
         conditions = _conditions(config, frozenset(stop), renderer.thinking, target)
@@ -154,7 +157,7 @@ class Bench:
             drafters=drafters,
             renderer=renderer,
             replayer=Replayer(target, drafters, renderer, conditions, file_name(config.workload.name)),
-            kernels={shape: choice.as_dict() for shape, choice in kernels.items()},
+            kernels=kernels,
             provenance=loaded.provenance,
         )
 
@@ -230,6 +233,11 @@ def _load_drafters(config: RunConfig) -> dict[str, Drafter]:
         options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
         drafters[base if shared[base] == 1 else name] = plugins.load_drafter(name, **options)
     return drafters
+
+
+def _accelerated(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Give a network the fastest linears; what was chosen for each weight shape, for the manifest."""
+    return {shape: choice.as_dict() for shape, choice in linear.accelerate(model, embedded.cache_root()).items()}
 
 
 def _conditions(config: RunConfig, stop: frozenset[int], thinking: bool | None, target: Target) -> Conditions:
