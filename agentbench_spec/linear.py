@@ -134,28 +134,39 @@ def _machine_key(linears: Iterable[nn.Linear]) -> str:
 
 def _remembered(cache: Path | None, key: str) -> dict[str, Choice]:
     try:
-        return {shape: Choice(**choice) for shape, choice in _kept(cache).get(key, {}).items()}
+        return {shape: _as_choice(kept) for shape, kept in _kept_choices(cache).get(key, {}).items()}
     except (TypeError, AttributeError):
         return {}  # a damaged entry is raced anew and overwritten
 
 
-def _kept(cache: Path | None) -> dict[str, Any]:
-    """Everything the cache file holds; nothing if there is no such file or it is damaged."""
-    if cache is None or not (cache / CACHE_FILE).is_file():
+def _kept_choices(cache: Path | None) -> dict[str, Any]:
+    """Everything the cache file holds, by machine and model; empty if there is none or it is damaged."""
+    if cache is None:
         return {}
     try:
-        kept = json.loads((cache / CACHE_FILE).read_text(encoding="utf-8"))
-    except ValueError:
+        kept = json.loads((cache / CACHE_FILE).read_text())
+    except (OSError, ValueError):
         return {}
     return kept if isinstance(kept, dict) else {}
 
 
+def _as_choice(kept: dict[str, Any]) -> Choice:
+    choice = Choice(**kept)
+    if not isinstance(choice.block_up_to_rows, int):
+        raise TypeError("block_up_to_rows is a count")
+    return choice
+
+
 def _remember(cache: Path | None, key: str, choices: dict[str, Choice]) -> None:
+    """Add the choices to the cache file; a folder that cannot be written only means racing again next time."""
     if cache is None or _remembered(cache, key) == choices:
         return
-    cache.mkdir(parents=True, exist_ok=True)
-    mine = {key: {shape: choice.as_dict() for shape, choice in choices.items()}}
-    write_json_atomic(cache / CACHE_FILE, _kept(cache) | mine)
+    kept = _kept_choices(cache) | {key: {shape: choice.as_dict() for shape, choice in choices.items()}}
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(cache / CACHE_FILE, kept)
+    except OSError as error:
+        log.warning("cannot remember kernels in %s: %s", cache, error)
 
 
 def _shape(linear: nn.Linear) -> str:
