@@ -344,15 +344,12 @@ def import_(
     from agentbench_spec.rollout import BadLine, write_rollouts
 
     def tell(bad: BadLine) -> None:
-        console.print(f"[red]{_plain(str(bad))}[/]", highlight=False)
+        _say(str(bad), "red")
 
     source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
     written = write_rollouts(out, source.with_progress())
-    console.print(
-        f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows",
-        highlight=False,
-    )
-    counts = {"repaired": source.repaired, "bad": source.bad_rows, "formats": dict(source.formats)}
+    _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
+    counts = {"repaired": source.repaired, "bad_rows": source.bad_rows, "formats": dict(source.formats)}
     _last_line({"rollouts": written, **counts, "file": str(out)})
 
 

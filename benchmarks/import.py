@@ -1,6 +1,6 @@
 """How fast the importer reads traces, and whether its memory stays flat: one generated file per layout.
 
-    python benchmarks/import.py [--megabytes 200]
+    python benchmarks/import.py [--megabytes 200] [--layout "json lines"]
 
 Each layout is imported in a process of its own, first a tenth of the file's size, then the whole: the peak memory of
 the two must be nearly the same. The last line of stdout is one JSON object.
@@ -126,6 +126,7 @@ def peak_memory_bytes() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=200, help="JSON bytes per layout, in 10^6")
+    parser.add_argument("--layout", action="append", choices=list(LAYOUTS), help="repeatable; default: all")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -134,7 +135,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     columns = f"{'MB/s':>7} {'MB/CPU s':>9} {'rollouts/s':>10} {'peak, tenth':>12} {'peak MB':>8}"
     print(f"{'layout':26} {'file MB':>8} {columns}")
-    for name, (file_name, write) in LAYOUTS.items():
+    for name in options.layout or LAYOUTS:
+        file_name, write = LAYOUTS[name]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / file_name
             write(path, options.megabytes * 100_000)

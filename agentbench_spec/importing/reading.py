@@ -38,6 +38,8 @@ class Row:
     value: Any
     alone: bool = False
     """True if it is the whole file."""
+    whole: bool = False
+    """True if it cannot be a part of one rollout with the rows before it."""
     repairs: list[str] = field(default_factory=list)
     """What had to be repaired to read it."""
 
@@ -198,13 +200,28 @@ def _unpacked(row: Row) -> Iterator[Row]:
 
 
 def _array_rows(path: Path, pieces: Iterator[bytes | BadLine]) -> Iterator[Row | BadLine]:
-    for number, found in enumerate(array_elements(pieces), 1):
+    elements, number = array_elements(pieces), 0
+    while True:
+        number += 1
+        try:
+            found = next(elements)
+        except StopIteration as end:
+            yield from _after_array(path, end.value)
+            return
         if isinstance(found, BadLine):
             yield found
         elif isinstance(found, RowFault):
             yield BadLine(path, number, None, f"element {number} {found.reason}")
         else:
             yield _row(path, number, found)
+
+
+def _after_array(path: Path, lines: Iterator[bytes | BadLine]) -> Iterator[Row | BadLine]:
+    """Rows on the lines behind a list that fills the first one: JSON lines of lists, the first of which is long."""
+    for row in _line_rows(path, chain([b"\n"], lines)):
+        if isinstance(row, Row):
+            row.whole = True
+        yield row
 
 
 def _gathered(path: Path, rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLine]:
@@ -222,6 +239,12 @@ def _gathered(path: Path, rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLi
             yield row
             whole.repairs.append(f"a part of the rollout could not be read: {row.reason}")
             continue
+        if row.whole:
+            whole.alone = False
+            yield whole
+            yield row
+            yield from rows
+            return
         whole.value.append(row.value)
         whole.repairs += row.repairs
     yield whole

@@ -119,6 +119,22 @@ def test_lists_on_lines_are_one_rollout_each(tmp_path: Path) -> None:
     assert [(r.id, roles(r)) for r in imported(path)[0]] == [("t/1", "ua"), ("t/2", "uaa")]
 
 
+@pytest.mark.parametrize("last", [b"", b"oops\n"])
+def test_a_long_list_on_the_first_line_is_no_array(last: bytes, tmp_path: Path) -> None:
+    """Fails if lists on lines behind one of more than a megabyte are lost, or become part of it."""
+    long = chat(said("é" * 700_000), said("b"))["messages"]
+    path = tmp_path / "t.jsonl"
+    lines = [
+        json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        for value in (long, *[row["messages"] for row in rows("c", "d")])
+    ]
+    path.write_bytes(b"".join(lines) + last)
+    rollouts, bad = imported(path)
+    assert [(r.id, roles(r)) for r in rollouts] == [("t/1", "uaa"), ("t/2", "ua"), ("t/3", "ua")]
+    assert rollouts[0].messages[1].content == "é" * 700_000
+    assert [line.line for line in bad] == ([4] if last else [])
+
+
 def test_a_document_may_list_its_rollouts(tmp_path: Path) -> None:
     """Fails if rollouts inside a larger document are refused, or two lists of them are guessed at."""
     path = tmp_path / "t.json"
