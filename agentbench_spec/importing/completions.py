@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentbench_spec.importing.calls import tools_of
-from agentbench_spec.importing.draft import Draft, items_of
+from agentbench_spec.importing.draft import Contexts, Draft, items_of
 from agentbench_spec.importing.notes import RowFault, short
 from agentbench_spec.importing.prompts import PromptLog
 from agentbench_spec.messages import Message
@@ -37,15 +37,12 @@ def llm_completions(value: Any, draft: Draft) -> None:
 
 def _main_thread(calls: Sequence[Any], draft: Draft) -> list[tuple[Mapping[str, Any], list[Message]]]:
     """The calls that share the most frequent opening message: condensers and sub-agents open otherwise."""
+    contexts = Contexts(draft)
     threads: dict[str, list[tuple[Mapping[str, Any], list[Message]]]] = {}
     for i, call in enumerate(calls):
         if not isinstance(call, Mapping):
             raise RowFault(f"[{i}]", f"expected a logged call, found {short(call)}")
-        context: list[Message] = []
-        for k, item in enumerate(items_of(call, "messages", draft.notes)):
-            context += draft.read(item, f"[{i}].messages[{k}]", len(context))
-        if not context:
-            raise RowFault(f"[{i}].messages", "holds no chat message")
+        context = contexts.read(items_of(call, "messages", draft.notes), f"[{i}].messages")
         threads.setdefault(context[0].model_dump_json(), []).append((call, context))
     main = max(threads.values(), key=len, default=[])
     if others := len(calls) - len(main):

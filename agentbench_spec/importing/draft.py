@@ -17,7 +17,7 @@ from agentbench_spec.importing.prompts import PromptLog
 from agentbench_spec.messages import Message, View
 from agentbench_spec.rollout import Rollout
 
-__all__ = ["Draft", "items_of", "labels_of"]
+__all__ = ["Contexts", "Draft", "items_of", "labels_of"]
 
 _LABELS = (
     *("instance_id", "task_id", "trial", "task", "index", "split", "repo", "environment"),
@@ -51,6 +51,15 @@ class Draft:
             self.notes.add("a reward item without a role is no chat turn: left out", at)
             return []
         return messages_of(raw, where, self.notes, at)
+
+    def read_logged(self, raw: Any, where: str, at: int) -> list[Message]:
+        """The chat messages in `raw`; what an assistant says in a demonstration is marked as not of this run."""
+        messages = self.read(raw, where, at)
+        if not (isinstance(raw, Mapping) and raw.get("is_demo")):
+            return messages
+        if any(message.role == "assistant" for message in messages):
+            self.notes.add("an assistant message of a demonstration: marked synthetic, no reference", at)
+        return [m.model_copy(update={"synthetic": True}) if m.role == "assistant" else m for m in messages]
 
     def read_reply(self, raw: Any, where: str, at: int) -> Message:
         """The one message in a model's reply, of role assistant."""
@@ -118,6 +127,28 @@ class Draft:
         for i, message in enumerate(self.messages):
             if i and message.role == "system":
                 self.notes.add("a system message in mid-conversation: kept in its place", i)
+
+
+class Contexts:
+    """Reads recorded prompts one after the other; what stands where it stood in the last one is read once only."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._last: list[tuple[Any, list[Message]]] = []
+
+    def read(self, items: Sequence[Any], where: str) -> list[Message]:
+        """The chat messages of a prompt; where: path of its list. Raises RowFault if there is none."""
+        read: list[tuple[Any, list[Message]]] = []
+        at = 0
+        for i, item in enumerate(items):
+            known = i < len(self._last) and self._last[i][0] == item
+            messages = self._last[i][1] if known else self._draft.read_logged(item, f"{where}[{i}]", at)
+            read.append((item, messages))
+            at += len(messages)
+        if not at:
+            raise RowFault(where, "holds no chat message")
+        self._last = read
+        return [message for _, messages in read for message in messages]
 
 
 def items_of(row: Mapping[str, Any], key: str, notes: Notes) -> list[Any]:
