@@ -14,7 +14,7 @@ from agentbench_spec.importing.jsontext import embedded_json, jsonable
 from agentbench_spec.importing.notes import Notes, RowFault, short
 from agentbench_spec.importing.pairing import pair
 from agentbench_spec.importing.prompts import PromptLog
-from agentbench_spec.messages import Message, View
+from agentbench_spec.messages import Message, View, view_fault
 from agentbench_spec.rollout import Rollout
 
 __all__ = ["Contexts", "Draft", "items_of", "labels_of"]
@@ -111,6 +111,8 @@ class Draft:
             )
         except ValidationError as error:
             raise RowFault("messages", str(error.errors(include_url=False)[0]["msg"])) from error
+        if fault := view_fault(rollout.messages, rollout.views):
+            raise RowFault(*fault)
         if not rollout.decode_points():
             raise RowFault("messages", "no assistant message after another message, so there is nothing to decode")
         return rollout

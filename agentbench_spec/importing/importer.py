@@ -192,7 +192,12 @@ def _keys(value: Any) -> set[str]:
 
 
 def _name(root: Path, file: Path) -> str:
-    return file.name if file == root else file.relative_to(root.parent).as_posix()
+    return _text(file.name if file == root else file.relative_to(root.parent).as_posix())
+
+
+def _text(name: str) -> str:
+    """A file's name as text: one that is not UTF-8 cannot be stored as it is."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stem(path: Path) -> str:
@@ -200,7 +205,7 @@ def _stem(path: Path) -> str:
     name = path.name
     while (end := Path(name).suffix) and (end in _ENDINGS) and name != end:
         name = name.removesuffix(end)
-    return name
+    return _text(name)
 
 
 _ENDINGS = {".json", ".jsonl", ".gz", ".parquet", ".traj", ".txt", ".ndjson"}

@@ -15,7 +15,7 @@ from traces import DATA, chat, imported, said
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.importing import RowFault, convert_row
-from agentbench_spec.rollout import parse_rollout
+from agentbench_spec.rollout import parse_rollout, write_rollouts
 
 BOUNDED = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -122,7 +122,7 @@ def test_any_bytes_are_listed_or_read(noise: bytes, start: bytes) -> None:
 
 
 def import_bytes(content: bytes) -> tuple[set[str], int]:
-    """(ids of the good rollouts, number of bad rows) of a file."""
+    """(ids of the good rollouts, number of bad rows) of a file; what is good can be written."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.jsonl"
         path.write_bytes(content)
@@ -130,4 +130,5 @@ def import_bytes(content: bytes) -> tuple[set[str], int]:
             rollouts, bad = imported(path)
         except ConfigError as error:  # a listener is given, so this would be a fault of the importer
             raise AssertionError(f"raised in place of listing: {error}") from error
+        assert write_rollouts(Path(folder) / "out.jsonl", rollouts) == len(rollouts)
     return {rollout.id for rollout in rollouts}, len(bad)

@@ -13,7 +13,7 @@ import pytest
 from traces import call, calls, chat, imported, noted, one, result, roles, said, write
 
 from agentbench_spec.importing import RowFault, convert_row
-from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollout import Rollout, write_rollouts
 
 
 def converted(*messages: Any, **row: Any) -> Rollout:
@@ -298,6 +298,42 @@ def test_20_nan_outside_of_calls(tmp_path: Path) -> None:
     """Fails if NaN in a label makes a file that no JSON reader takes."""
     rollout = one(write(tmp_path / "t.jsonl", chat(said(), reward=float("nan"))))
     assert rollout.labels == {"reward": "nan"} and noted(rollout, "NaN or infinite")
+
+
+def test_20_nan_in_a_rollout_of_our_own_form(tmp_path: Path) -> None:
+    """Fails if one rollout that no JSON writer takes would end the import of all."""
+    own = {"id": "o", "workload": "w", "messages": chat(said())["messages"], "labels": {"reward": float("inf")}}
+    rollout = one(write(tmp_path / "t.jsonl", own))
+    assert rollout.labels == {"reward": "inf"} and noted(rollout, "NaN or infinite")
+
+
+def test_14_file_names_that_are_no_text(tmp_path: Path) -> None:
+    """Fails if a rollout named after such a file cannot be stored."""
+    path = tmp_path / "caf\udce9.json"
+    try:
+        path.write_bytes(json.dumps(chat(said())["messages"]).encode())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    assert one(path).id == "caf?" and one(path).source["file"] == "caf?.json"
+
+
+@pytest.mark.parametrize("place", ["arguments", "argument text", "tools", "labels"])
+@pytest.mark.parametrize("depth", [50, 400, 700])
+def test_20_deep_nesting(place: str, depth: int, tmp_path: Path) -> None:
+    """Fails if a value that is nested too deeply crashes the reader or the writer, or costs a neighbour."""
+    deep: Any = "x"
+    for _ in range(depth):
+        deep = {"a": deep}
+    text = json.dumps(deep)
+    row = chat(said("", tool_calls=[call(arguments=text if place == "argument text" else deep)]), result(), said())
+    if place == "tools":
+        row = chat(said(), tools=[{"type": "function", "function": {"name": "ls", "parameters": deep}}])
+    elif place == "labels":
+        row = {"id": "o", "workload": "w", "messages": chat(said())["messages"], "labels": deep}
+    rollouts, bad = imported(write(tmp_path / "t.jsonl", row, chat(said(), id="fine")))
+    assert rollouts[-1].id == "t/fine" and len(rollouts) + len(bad) == 2
+    assert depth > 50 or not bad
+    assert write_rollouts(tmp_path / "out.jsonl", rollouts) == len(rollouts)
 
 
 def test_extra_call_written_as_text_stays_text() -> None:
