@@ -11,7 +11,7 @@ from agentbench_spec.importing.chat import mini_swe_agent, nebius, openai_chat, 
 from agentbench_spec.importing.completions import llm_completions
 from agentbench_spec.importing.detect import detect
 from agentbench_spec.importing.draft import Draft, labels_of
-from agentbench_spec.importing.jsontext import jsonable, without_surrogates
+from agentbench_spec.importing.jsontext import jsonable, without_nulls, without_surrogates
 from agentbench_spec.importing.notes import Notes, RowFault
 from agentbench_spec.importing.openhands import openhands
 from agentbench_spec.importing.sweagent import swe_agent
@@ -70,11 +70,13 @@ def convert_row(
     labels: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
     clean: bool = False,
+    padded: bool = False,
 ) -> Rollout:
     """The rollout in one row of any known format.
 
     id: None for what the row calls itself. source: where it comes from; the format's name is added. labels: added to
     the row's own. notes: repairs made before. clean: True for values of `read_rows`, whose text is sound.
+    padded: True for rows of the `datasets` library, whose structs are padded with nulls (`read_rows` sees to its own).
     A row in this package's own form comes back as it is.
 
     Raises RowFault (a ConfigError) naming field and reason if the row is no rollout, ConfigError for an unknown format.
@@ -85,6 +87,7 @@ def convert_row(
         if found == "rollout":
             return _own(value)
         value = value if clean else without_surrogates(value, draft.notes.add)
+        value = without_nulls(value, draft.notes.add) if padded else value
         _READERS[found](value, draft)
     except RecursionError as error:
         raise RowFault(None, "is nested too deeply to be read") from error

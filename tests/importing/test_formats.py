@@ -48,7 +48,7 @@ ONE_FILE: dict[str, tuple[str, str, list[tuple[str, str]], list[str]]] = {
         "openhands",
         "suatatatata",
         [("k1", "execute_bash"), ("k2", "execute_bash"), ("k3", "execute_bash"), ("k4", "execute_bash")],
-        ["condensed: 2 earlier events", "condensed: 1 earlier events"],
+        ["condensed: 2 earlier events", "kind 'condensation_request'", "condensed: 1 earlier events"],
     ),
     "openhands_orphan.jsonl": (
         "openhands",

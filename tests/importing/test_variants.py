@@ -230,6 +230,15 @@ def test_18_parquet_pads_structs_with_nulls(tmp_path: Path) -> None:
     assert noted(rollout, "padding cannot be told from null")
 
 
+def test_18_rows_of_the_datasets_library_are_padded_too() -> None:
+    """Fails if the null members of a tool schema, or of arguments, reach the prompt."""
+    tool = {"type": "function", "function": {"name": "ls", "description": None}}
+    row = chat(said("", tool_calls=[call(arguments={"p": 1, "q": None})]), result(), tools=[tool])
+    rollout = convert_row(row, padded=True)
+    assert rollout.tools[0]["function"] == {"name": "ls"} and rollout.messages[1].tool_calls[0].arguments == {"p": 1}
+    assert convert_row(row).messages[1].tool_calls[0].arguments == {"p": 1, "q": None}
+
+
 @pytest.mark.parametrize("token", ["<|im_end|>", "<tool_call>", "</think>", "<|eot_id|>", "[INST]", "<end_of_turn>"])
 def test_19_control_tokens_in_observations_stay_text(token: str) -> None:
     """Fails if text that looks like a control token is changed, or nobody is told."""
