@@ -262,24 +262,44 @@ def stats(
     seed: int = 0,
     by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A workload option, key=value; repeatable.")] = None,
-    output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown.")] = "table",
+    thinking: Annotated[bool | None, typer.Option(help="The template's thinking flag; default: its own.")] = None,
+    windows: Annotated[str | None, typer.Option(help="Context windows in tokens, with commas between.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw growth and survival of the context (.png, .pdf).")] = None,
+    output: Annotated[
+        Literal["table", "csv", "turns"], typer.Option(help="Table, CSV of rollouts, or of turns.")
+    ] = "table",
 ) -> None:
-    """Turns, messages, tool calls, and with --target prompt tokens, of a set of rollouts."""
+    """Turns, messages, tool calls; with --target also tokens, what of a turn's prefix survives, windows exceeded."""
     from agentbench_spec.models import load_tokenizer
     from agentbench_spec.render import Renderer
-    from agentbench_spec.rollout_stats import rollout_stats, summarize
+    from agentbench_spec.rollout_stats import summarize
+    from agentbench_spec.turn_stats import WINDOWS, measure_rollouts, plot_turns, summarize_turns
 
-    renderer = Renderer(load_tokenizer(target)) if target else None
-    each = rollout_stats(
-        _workload(source, set_ or []).rollouts(limit=limit, seed=seed),
-        prompt_tokens=(lambda rollout, index: len(renderer.prompt(rollout, index))) if renderer else None,
-    )
-    grouped = summarize(each, by)
-    if output == "csv":
-        print(each.to_csv(index=False), end="")
+    if target is None and (plot or windows or output == "turns"):
+        raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
+    sizes = tuple(_window(text) for text in windows.split(",")) if windows else WINDOWS
+    renderer = Renderer(load_tokenizer(target), thinking) if target else None
+    found = measure_rollouts(_workload(source, set_ or []).rollouts(limit=limit, seed=seed), renderer)
+    if plot and found.turns is not None:
+        console.print(f"plot: {plot_turns(found.turns, plot, sizes, title=f'{source} in tokens of {target}')}")
+    if output != "table":
+        print((found.rollouts if output == "csv" else found.turns).to_csv(index=False), end="")  # type: ignore[union-attr]
         return
-    console.print(grouped.to_string(), highlight=False)
-    _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
+    tables = {"groups": summarize(found.rollouts, by)}
+    if found.turns is not None:
+        tables["turns"] = summarize_turns(found.turns, by, sizes)
+    for table in tables.values():
+        console.print(table.T.to_string(), highlight=False)
+    _last_line(
+        {"rollouts": len(found.rollouts)}
+        | {name: json.loads(table.to_json(orient="index")) for name, table in tables.items()}
+    )
+
+
+def _window(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ConfigError(f"--windows: expected numbers of tokens, found {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":
