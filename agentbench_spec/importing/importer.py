@@ -77,7 +77,7 @@ class TraceImport:
                 yield from self._of_folder(root, folder)
 
     def with_progress(self) -> Iterator[Rollout]:
-        """`rollouts()` with a progress bar. Raises ConfigError if there is not one, so that no empty file is written."""
+        """`rollouts()` with a progress bar. Raises ConfigError if there is none, so that no empty file is written."""
         bar = tqdm(self.rollouts(), unit=" rollouts", disable=None, leave=False)
         yield from bar
         if not sum(self.formats.values()):

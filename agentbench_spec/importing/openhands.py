@@ -30,6 +30,7 @@ class _Seen:
 
     event_id: int | None
     messages: list[Message]
+    summary: bool = False
 
 
 @dataclass(slots=True)
@@ -207,16 +208,18 @@ def _answered(reader: _Reader, event: Mapping[str, Any]) -> str | None:
 
 
 def _condensation(reader: _Reader, event: Mapping[str, Any], where: str) -> None:
-    """Earlier events leave the prompt; a summary may stand in their place."""
+    """Earlier events leave the prompt; a summary may stand in their place and in that of an earlier summary."""
     args = _args(event)
     forgotten = _forgotten(args)
     kept = [seen for seen in reader.seen if seen.event_id not in forgotten]
     gone = len(reader.seen) - len(kept)
     summary = args.get("summary")
     if isinstance(summary, str) and summary:
+        kept = [seen for seen in kept if not seen.summary]
         offset = args.get("summary_offset")
         place = offset if isinstance(offset, int) and 0 <= offset <= len(kept) else len(kept)
-        kept.insert(place, _Seen(_event_id(event), _read(reader, "user", summary, f"{where}.args.summary")))
+        message = _read(reader, "user", summary, f"{where}.args.summary")
+        kept.insert(place, _Seen(_event_id(event), message, summary=True))
     reader.seen = kept
     reader.draft.notes.add(f"condensed: {gone} earlier events leave the prompt, as they did in the run", reader.at)
 
