@@ -17,7 +17,7 @@ from agentbench_spec.errors import ConfigError
 NAME = "agentbench_slots"
 """Value for `config._attn_implementation`."""
 
-_UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 
 
 def slot_attention(
@@ -35,8 +35,15 @@ def slot_attention(
     query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, T] additive in query dtype, G = Hq /
     Hkv, as `causal_mask` makes it (None: every position may be seen). Returns ([B, n, Hq, D], None).
 
-    Raises ConfigError for a variant that this function does not compute (sliding window, soft cap, sinks).
+    Raises ConfigError for a variant that this function does not compute (soft cap, sinks, a sliding window shorter
+    than the text).
     """
+    window = kwargs.get("sliding_window")
+    if window is not None and window < key.shape[2]:
+        raise ConfigError(
+            f"this target's attention slides over a window of {window} tokens, which the engine does not compute; the "
+            f"text has reached {key.shape[2]}"
+        )
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ConfigError(f"this target's attention needs {name!r}, which the engine does not compute")

@@ -7,10 +7,12 @@ weak method. These laws find such faults. docs/conformance.md tells which law ca
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from rich.table import Table
 from rich.text import Text
 
@@ -58,6 +60,8 @@ LAWS: tuple[Law, ...] = (
 
 _EMBEDDED_LAWS = ("lossless", "incremental", "no-trace", "truncate", "parity", "floor")
 """On a real model: the laws in which its text matters. The others do not depend on what is said."""
+
+_TINY_BYTES = 10_000_000
 
 Outcome = Literal["passed", "failed", "skipped"]
 _STYLE = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
@@ -135,7 +139,8 @@ def check(
         benches = {"toy": toy_bench(make)} if target is None else {target.info.name: target_bench(make, target)}
     report = Report(make().spec.name)
     for label, bench in benches.items():
-        bench.reference, bench.floor = reference, floor
+        on_toy = label == "toy" and target is None  # where acceptance means nothing
+        bench.reference, bench.floor = reference, None if on_toy else floor
         for law in _laws_for(label, only):
             progress(f"{law.name} on {label}")
             report.findings.append(_try(law, label, bench))
@@ -174,7 +179,7 @@ def check_drafter(
 
 def toy_bench(make: Callable[[], Drafter]) -> Bench:
     """The deterministic float64 toy target: five turns with rewritten history."""
-    return Bench(make, toy_target(), toy_turns(), sampling_target=toy_target(rows=256, vocab=8, capacity=64, layers=4))
+    return Bench(make, toy_target(), toy_turns(), sampling_target=toy_target(rows=256, vocab=8, capacity=32, hidden=16))
 
 
 def embedded_bench(make: Callable[[], Drafter]) -> Bench:
@@ -194,7 +199,7 @@ def target_bench(make: Callable[[], Drafter], target: Target) -> Bench:
     return Bench(make, target, prompts, chunks_tokens=(7, WHOLE), sampling_target=small)
 
 
-def _texts() -> Iterable[str]:
+def _texts() -> list[str]:
     """Five short turns of an agent's session; the third and the last rewrite what came before."""
     task = "List the files, then read notes.txt.\n"
     call = 'call: {"name": "ls", "arguments": {"folder": "."}}\n'
@@ -221,9 +226,22 @@ def _try(law: Law, label: str, bench: Bench) -> Finding:
     began_s = time.perf_counter()
     outcome: Outcome = "passed"
     try:
-        message = law.holds(bench)
+        with _threads_for(bench.target):
+            message = law.holds(bench)
     except Broken as broken:
         outcome, message = "failed", str(broken)
     except NotApplicable as reason:
         outcome, message = "skipped", f"not applicable: {reason}"
     return Finding(law.name, law.sentence, label, outcome, message, time.perf_counter() - began_s)
+
+
+@contextmanager
+def _threads_for(target: Target) -> Iterator[None]:
+    """One thread for a tiny model on the CPU: sharing such work out costs more than it saves, many times over."""
+    before = torch.get_num_threads()
+    if target.weight_bytes < _TINY_BYTES:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -7,7 +7,7 @@ for a drafter whose guesses a toy target never accepts. Hidden states are the ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -289,35 +289,3 @@ def _invented(text: Sequence[int], not_this: int | None = None) -> int:
         if token != not_this:
             return token
     return text[0] + 1 if text[0] == 0 else text[0] - 1
-
-
-def garbled(vocab: int) -> Callable[[Span], Span]:
-    """Fill every position that does not count with garbage, and add some.
-
-    Garbage hidden states are huge but finite: a masked position of static shape has weight 0, and 0 x NaN is NaN,
-    which would condemn drafters that are right. A real target's padding is finite too.
-    """
-    draw = torch.Generator().manual_seed(5)
-
-    def noise(like: Tensor) -> Tensor:
-        if like.dtype == torch.int64:
-            return torch.randint(vocab, like.shape, generator=draw).to(like.device)
-        return (1e3 * torch.randn(like.shape, generator=draw, dtype=torch.float64)).to(like)
-
-    def alter(span: Span) -> Span:
-        ids, after = (torch.cat([t, t[:, -1:].expand(-1, 2)], 1) for t in (span.input_ids, span.next_ids))
-        padding = torch.arange(ids.shape[1], device=ids.device) >= span.count[:, None]
-        hidden = span.hidden
-        if hidden is not None and hidden.shape[1] == span.input_ids.shape[1]:
-            hidden = torch.cat([hidden, hidden[:, -1:].expand(-1, 2, -1, -1)], 1)
-        if hidden is not None:
-            void = padding if hidden.shape[1] == ids.shape[1] else (span.count == 0)[:, None]
-            hidden = torch.where(void[:, :, None, None], noise(hidden), hidden)
-        return replace(
-            span,
-            input_ids=torch.where(padding, noise(ids), ids),
-            next_ids=torch.where(padding, noise(after), after),
-            hidden=hidden,
-        )
-
-    return alter

@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from agentbench_spec.contract_bench import WHOLE, Bench, equals_fresh, same_answers, same_tensor, same_view, turns
-from agentbench_spec.contract_drive import Broken, Driver, Guess, NotApplicable, Seat, difference, garbled
+from agentbench_spec.contract_bench import (
+    WHOLE,
+    Bench,
+    equals_fresh,
+    garbled,
+    same_answers,
+    same_tensor,
+    same_view,
+    turns,
+)
+from agentbench_spec.contract_drive import Broken, Driver, Guess, NotApplicable, Seat, difference
 from agentbench_spec.loop import Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, compare
 from agentbench_spec.target import Target
@@ -206,7 +215,7 @@ def parity(bench: Bench) -> str:
 def acceptance_floor(bench: Bench) -> str:
     """Mean acceptance length on the target's own greedy text reaches the floor the author states."""
     if bench.floor is None:
-        raise NotApplicable("no floor was given (--floor)")
+        raise NotApplicable("no floor was given for this target (--floor; on the toy target none makes sense)")
     played = play(bench, bench.target_of(1), [bench.k], bench.chunks_tokens[-1])
     rounds = [each for turn in played for each in turn.turns[f"k {bench.k}"].rounds]
     if not rounds:

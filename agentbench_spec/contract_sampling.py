@@ -26,6 +26,7 @@ DRAWS = 20_480
 ALPHA = 1e-4
 """A p-value below this breaks the law. Seeds are fixed, so a drafter passes always or never."""
 _LEAST_EXPECTED = 5.0
+_PREFIX_TOKENS = 10
 _SUPPORT = 8
 """Likeliest tokens kept where the vocabulary is larger (top-k sampling, the same for target and drafter)."""
 
@@ -73,7 +74,9 @@ def distribution(bench: Bench) -> str:
         raise NotApplicable(f"{DRAWS} draws from this target would take too long; give a small sampling_target")
     sampling = Sampling(temperature=1.0, top_k=0 if target.info.vocab_size <= _SUPPORT else _SUPPORT)
     seat = Seat(bench.make(), target, target.rows)
-    prefix = [token % target.info.vocab_size for token in bench.prompts[0]]
+    if seat.asked(1) == 0:
+        raise NotApplicable("the drafter never proposes anything")
+    prefix = [token % target.info.vocab_size for token in bench.prompts[0][-_PREFIX_TOKENS:]]
     sampled = sample(seat, prefix, min(2, max(bench.ks)), sampling)
     if sampled.proposed == 0:
         raise NotApplicable("the drafter proposed nothing after the test's prefix")

@@ -173,11 +173,19 @@ class Drafter:
         raise NotImplementedError
 
     def truncate(self, row: int, length: int) -> None:
-        """Forget positions >= length of `row`. The token at position `length` arrives again before it is used."""
+        """Forget positions >= length of `row`.
+
+        What follows is `observe` from position `length`, or, where the cut goes back to the end of the last prefill,
+        `propose` with the same anchor: that cut must bring back all that a proposal there needs.
+        """
 
     def state_bytes(self, row: int) -> int:
         """Bytes held for `row` that grow with the text; 0 for a history-free drafter."""
         return 0
+
+    def networks(self) -> Sequence[nn.Module]:
+        """Networks of this drafter, once open, whose linears the engine may swap for faster ones of equal product."""
+        return ()
 
     def snapshot(self, row: int) -> Mapping[str, Tensor] | None:
         """What this drafter knows about `row`'s text, for the conformance kit; None: only proposals are compared.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agentbench_spec.provenance import host_facts, write_json_atomic
+
+log = logging.getLogger(__name__)
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -110,7 +113,9 @@ def accelerate(model: nn.Module, cache: Path | None = None) -> dict[str, Choice]
         return {}
     kernels = {name: kernels_of(linear) for name, linear in linears.items()}
     key = _machine_key(linears.values())
-    choices = _remembered(cache, key) or _choose(list(linears.values()), list(kernels.values()))
+    choices = _remembered(cache, key)
+    if not choices.keys() >= {_shape(linear) for linear in linears.values()}:
+        choices = _choose(list(linears.values()), list(kernels.values()))
     _remember(cache, key, choices)
     for name, linear in linears.items():
         choice = choices[_shape(linear)]
@@ -128,20 +133,40 @@ def _machine_key(linears: Iterable[nn.Linear]) -> str:
 
 
 def _remembered(cache: Path | None, key: str) -> dict[str, Choice]:
-    if cache is None or not (cache / CACHE_FILE).is_file():
+    try:
+        return {shape: _as_choice(kept) for shape, kept in _kept_choices(cache).get(key, {}).items()}
+    except (TypeError, AttributeError):
+        return {}  # a damaged entry is raced anew and overwritten
+
+
+def _kept_choices(cache: Path | None) -> dict[str, Any]:
+    """Everything the cache file holds, by machine and model; empty if there is none or it is damaged."""
+    if cache is None:
         return {}
     try:
         kept = json.loads((cache / CACHE_FILE).read_text())
-        return {shape: Choice(**choice) for shape, choice in kept.get(key, {}).items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}  # a damaged cache is raced anew and overwritten
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _as_choice(kept: dict[str, Any]) -> Choice:
+    choice = Choice(**kept)
+    if not isinstance(choice.block_up_to_rows, int):
+        raise TypeError("block_up_to_rows is a count")
+    return choice
 
 
 def _remember(cache: Path | None, key: str, choices: dict[str, Choice]) -> None:
+    """Add the choices to the cache file; a folder that cannot be written only means racing again next time."""
     if cache is None or _remembered(cache, key) == choices:
         return
-    cache.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(cache / CACHE_FILE, {key: {shape: choice.as_dict() for shape, choice in choices.items()}})
+    kept = _kept_choices(cache) | {key: {shape: choice.as_dict() for shape, choice in choices.items()}}
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(cache / CACHE_FILE, kept)
+    except OSError as error:
+        log.warning("cannot remember kernels in %s: %s", cache, error)
 
 
 def _shape(linear: nn.Linear) -> str:

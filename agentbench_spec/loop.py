@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, Proposal, Span
-from agentbench_spec.errors import ContractError
+from agentbench_spec.errors import ContractError, MeasurementError
 from agentbench_spec.records import StopReason
 from agentbench_spec.sampling import RowSampler, pick, probabilities
 from agentbench_spec.target import Evaluated, Target
@@ -87,17 +87,20 @@ class Turn:
         return cap - len(self.output)
 
 
+@torch.inference_mode()
 def decode(
     target: Target, drafter: Drafter, turns: Sequence[Turn | None], limits: Limits, sampler: RowSampler, clock: Clock
 ) -> None:
     """Decode every turn to its end, in place. turns[row] is the turn of each engine row; None: an idle row.
 
-    Raises ContractError if the drafter's proposal breaks its contract.
+    Raises ContractError if the drafter's proposal breaks its contract, MeasurementError if only some turns are forced.
     """
     drafter.sampler = sampler
     k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
     device = target.info.device
     live = [turn for turn in turns if turn is not None]
+    if len({turn.reference is None for turn in live}) > 1:
+        raise MeasurementError("forced turns and free ones cannot share a batch")
     for begun in live:
         begun.end(limits)  # a turn may end on its prefill token: no round, no τ
     while any(turn.stop_reason is None for turn in live):
@@ -106,13 +109,14 @@ def decode(
             anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
             position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
             proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
-            drafts, probs, count = trimmed(proposal, device)
+            drafts, probs, count = trimmed(proposal, [turn is not None for turn in decoding])
+            in_vocabulary(drafts, drafter, target)
         with clock.phase("verify"):
             start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
             block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
             evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
         with clock.phase("accept"):
-            verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler)
+            verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
             # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
             next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
                 1, verdict.matched[:, None], verdict.next_ids[:, None]
@@ -135,10 +139,12 @@ def accept(
     count: Tensor,
     decoding: Sequence[Turn | None],
     sampler: RowSampler,
+    asked: int,
 ) -> Verdict:
     """The target's word on a round: equality with its own choice (greedy, forced), or rejection sampling.
 
-    logits [B, k + 1, V]; drafts [B, k]; probs [B, k, V] or None; count [B].
+    logits [B, k + 1, V]; drafts [B, k]; probs [B, k, V] or None; count [B]; asked: k before trimming, so that a row's
+    random numbers do not depend on how many drafts the other rows of the round have.
     """
     k = drafts.shape[1]
     if any(turn is not None and turn.reference is not None for turn in decoding):
@@ -147,9 +153,9 @@ def accept(
     if sampler.greedy:
         return accept_equal(logits.argmax(-1), drafts, count)
     p = probabilities(logits, sampler.sampling)
-    uniform = sampler.uniform(k + 1)
+    uniform = sampler.uniform(asked + 1)
     matched, following = accept_sampled(p, drafts, probs, uniform[:, :k], count)
-    return Verdict(matched, pick(following, uniform[:, k]))
+    return Verdict(matched, pick(following, uniform[:, asked]))
 
 
 def recorded(decoding: Sequence[Turn | None], n: int, device: torch.device) -> Tensor:
@@ -162,17 +168,22 @@ def recorded(decoding: Sequence[Turn | None], n: int, device: torch.device) -> T
 
 
 def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
-    """The proposal, if its shapes keep the contract (shapes only: values would cost a device sync).
+    """The proposal, if its shapes and dtypes keep the contract (values on a device would cost a sync).
 
     Raises ContractError naming the clause that is broken.
     """
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
+    known = count is not None and count.device.type == "cpu" and tuple(count.shape) == (rows,)
     clauses = {
         "ids must be int64": ids.dtype == torch.int64,
         f"ids must be [{rows}, 0..{k}]": ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k,
         "probs must be [B, k, V] like ids and the target's vocabulary": probs is None
         or tuple(probs.shape) == (*ids.shape, target.info.vocab_size),
+        "probs must be float32: rounded ones are not what was drawn from": probs is None
+        or probs.dtype in (torch.float32, torch.float64),
         f"count must be [{rows}]": count is None or tuple(count.shape) == (rows,),
+        "count must be within the ids": not known
+        or (count is not None and int(count.min()) >= 0 and int(count.max()) <= ids.shape[-1]),
     }
     for clause, kept in clauses.items():
         if not kept:
@@ -180,18 +191,37 @@ def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Tar
     return proposal
 
 
-def trimmed(proposal: Proposal, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
-    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no row counts, if the host knows them.
+def trimmed(proposal: Proposal, live: Sequence[bool]) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no live row counts, if the host knows them.
 
-    Verifying padding costs target time; asking a device for its counts would cost a sync.
+    Verifying padding costs target time; asking a device for its counts would cost a sync. Ids that do not count become
+    0: whatever a drafter leaves there, idle rows included, the target must be able to run.
     """
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
     if count is None:
-        return ids, probs, ids.new_full((len(ids),), ids.shape[1])
+        count = torch.full((len(ids),), ids.shape[1])
     if count.device.type == "cpu":
+        count = count * torch.tensor(live)
         width = int(count.max())
         ids, probs = ids[:, :width], None if probs is None else probs[:, :width]
-    return ids, probs, count.to(device)
+        count = count.to(ids.device)
+    else:
+        count = count.clamp(0, ids.shape[1]) * torch.tensor(live, device=ids.device)
+    counted = torch.arange(ids.shape[1], device=ids.device) < count[:, None]
+    return ids.masked_fill(~counted, 0), probs, count
+
+
+def in_vocabulary(drafts: Tensor, drafter: Drafter, target: Target) -> None:
+    """Raise ContractError if a draft that counts is no token of the target; checked on a CPU only, see `checked`."""
+    if drafts.device.type != "cpu" or not drafts.numel():
+        return
+    low, high = (int(end) for end in drafts.aminmax())
+    if low < 0 or high >= target.info.vocab_size:
+        worst = low if low < 0 else high
+        raise ContractError(
+            f"drafter {drafter.spec.name!r} proposed token {worst}: ids must be in the target's vocabulary, "
+            f"0..{target.info.vocab_size - 1}"
+        )
 
 
 def span_of(

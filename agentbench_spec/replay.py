@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.loop import Limits, Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.records import RoundRow, Status, TurnRow
@@ -49,6 +50,11 @@ class Measured:
     rounds: list[RoundRow]
 
 
+def rehearsal_tokens(limits: Limits) -> int:
+    """Tokens `Replayer.rehearse` decodes at most: two full rounds, and never more than a turn may have."""
+    return min(2 * (limits.k + 1), limits.max_new_tokens)
+
+
 class Renders(Protocol):
     """Turns messages into the target's token ids; see `agentbench_spec.render.Renderer`."""
 
@@ -80,6 +86,8 @@ class Replayer:
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload = conditions, workload
+        self.told: Callable[[str], None] = lambda doing: None
+        """Told what is about to be done, outside every clock; for a progress bar."""
 
     def replay(self, rollout: Rollout) -> Iterator[Measured]:
         """Each turn's rows, all drafters together. A fault ends at most this rollout, as a row that says so."""
@@ -96,13 +104,13 @@ class Replayer:
                 if problem is None:
                     state.drift_tokens = len(expected) - common_prefix(expected, prompt)
                     self._measure(session, state, rollout, prompt, reply)
+                    done = self._measured(session, rollout, state)
+                else:
+                    done = self._unmeasured(rollout, state, *problem)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
                 yield self._unmeasured(rollout, state, "error", describe(error))
                 return
-            if problem is None:
-                yield self._measured(session, rollout, state)
-            else:
-                yield self._unmeasured(rollout, state, *problem)
+            yield done
             if state.decoded and self.conditions.history_mode == "self":
                 output = state.decoded[BASELINE].turn.output
                 said, expected = self._say(said, message, output), [*prompt, *output]
@@ -110,9 +118,16 @@ class Replayer:
                 expected = [*prompt, *reply]
 
     def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
-        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept."""
+        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept.
+
+        Nothing stops the decoding early: a turn that ended on its first token would leave the drafter cold. Raises
+        what the drafter raises.
+        """
         session.prefill(prompt, lambda logits: int(logits.argmax()))
-        few = replace(self.conditions.limits, max_new_tokens=2 * (self.conditions.limits.k + 1))
+        for why in session.failed.values():
+            raise why
+        tokens = rehearsal_tokens(self.conditions.limits)
+        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
@@ -140,7 +155,10 @@ class Replayer:
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
         choose = self._chooser(rollout, state.index, reply[0] if forced else None)
+        self.told(f"prefill to {len(prompt):,} tokens")
         state.prefill = session.prefill(prompt, choose)
+        if BASELINE in session.failed:
+            raise session.failed[BASELINE]
         names = session.taking_part
         shift = state.index % len(names)
         for order, name in enumerate(names[shift:] + names[:shift]):
@@ -156,10 +174,12 @@ class Replayer:
         reference: Sequence[int] | None,
     ) -> None:
         for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
+            self.told(f"decode with {name}")
             clock: Clock = pass_clock(self.target.info.device)
             sampler = self._sampler(rollout, state.index, name)
             try:
                 turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
+                _check_passes(state.decoded.get(name), turn)
             except Exception as error:
                 if name == BASELINE:
                     raise
@@ -238,3 +258,12 @@ class Replayer:
         turn, baseline = state.decoded[name].turn, state.decoded[BASELINE].turn
         start = turn.position - len(turn.output) + 1
         return compare(self.target, 0, start, turn.output, baseline.output, tolerance)
+
+
+def _check_passes(before: Decoded | None, turn: Turn) -> None:
+    """Raise MeasurementError if a turn's second pass is not the first one again: its phases would be another's."""
+    if before is not None and (before.turn.output, before.turn.rounds) != (turn.output, turn.rounds):
+        raise MeasurementError(
+            f"two passes over one turn differ: {len(before.turn.rounds)} rounds, then {len(turn.rounds)}; the drafter "
+            "does not answer the same when asked again"
+        )

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import MeasurementError
+from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.loop import Limits, Turn, decode, span_of
 from agentbench_spec.render import common_prefix
 from agentbench_spec.sampling import RowSampler
-from agentbench_spec.target import Target
+from agentbench_spec.target import EMBEDDING, Target
 from agentbench_spec.timing import Clock, Stopwatch, Times
 
 
@@ -39,7 +39,12 @@ class Session:
     """The text of one engine row, and the state that target and drafters hold of it."""
 
     def __init__(self, target: Target, drafters: Mapping[str, Drafter], *, row: int = 0, chunk_tokens: int = 512):
-        """Start on an empty text. The drafters must be open; several sessions may share them, one row each."""
+        """Start on an empty text. The drafters must be open; several sessions may share them, one row each.
+
+        Raises ConfigError if a drafter wants states of layers that the target does not have.
+        """
+        for name, drafter in drafters.items():
+            _check_layers(name, drafter, target)
         self._target, self._row, self._chunk_tokens = target, row, chunk_tokens
         self._drafters = dict(drafters)
         self.failed: dict[str, Exception] = {}
@@ -47,6 +52,7 @@ class Session:
         self._text: list[int] = []
         self.reset()
 
+    @torch.inference_mode()
     def reset(self) -> None:
         """Forget everything: the next prefill is cold."""
         self._text = []
@@ -62,6 +68,7 @@ class Session:
         self.failed[name] = why
         del self._drafters[name]
 
+    @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], choose: Callable[[Tensor], int]) -> Prefill:
         """Bring the row to the end of `prompt`, running only what earlier turns left undone.
 
@@ -78,6 +85,7 @@ class Session:
         self._text = [*prompt, done.anchor]
         return done
 
+    @torch.inference_mode()
     def decode(
         self,
         name: str,
@@ -132,6 +140,16 @@ class Session:
 
     def _ingesting(self, name: str, ingest_s: dict[str, float]) -> _Ingesting:
         return _Ingesting(self, name, ingest_s, self._target.info.device)
+
+
+def _check_layers(name: str, drafter: Drafter, target: Target) -> None:
+    last = target.info.num_layers - 1
+    for layer in drafter.spec.hidden_layers:
+        if not EMBEDDING <= layer <= last:
+            raise ConfigError(
+                f"drafter {name!r} wants the states of layer {layer}; target {target.info.name!r} has layers "
+                f"0..{last}, and {EMBEDDING} for its embedding"
+            )
 
 
 class _Ingesting(Stopwatch):

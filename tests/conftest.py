@@ -8,19 +8,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+
+def pytest_configure() -> None:
+    """Keep Hugging Face libraries off the network; they read this when they are first imported."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+        os.environ[name] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread_offline() -> Iterator[None]:
-    """Single-threaded torch and Hugging Face libraries that never reach for the network."""
-    threads, before = torch.get_num_threads(), {name: os.environ.get(name) for name in OFFLINE}
+def one_thread() -> Iterator[None]:
+    """Single-threaded torch."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    os.environ.update(OFFLINE)
     yield
     torch.set_num_threads(threads)
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value

@@ -1,0 +1,172 @@
+"""DLite: drafts from S target states of the newest position and the last G tokens; nothing grows with the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
+
+from .nets.block_drafter import stack_probs, too_many
+from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
+from .nets.dlite import DLiteConfig, DLiteNet, layout
+from .nets.pivots import Pivots
+from .nets.qwen3 import Rotary
+from .nets.registry import require_checkpoint
+
+Verification = Literal["match", "rejection"]
+
+# a student trained beside a history-aware teacher may carry the teacher's fusion, which it never runs
+_TOLERATED = ("history_fuse.weight", "history_norm.weight", "rotary_emb.inv_freq")
+
+
+class DLiteDrafter(Drafter):
+    """A DLite checkpoint on engine rows.
+
+    verification: at temperature > 0, "match" proposes the most likely tokens as point masses (the published default),
+    "rejection" draws them and hands their distribution over; both are exact.
+    """
+
+    net: DLiteNet
+
+    def __init__(self, checkpoint: Checkpoint, config: DLiteConfig, verification: Verification) -> None:
+        if verification not in ("match", "rejection"):
+            raise ConfigError(f"dlite: verification is {verification!r}; choose 'match' or 'rejection'")
+        self.checkpoint, self.config, self._verification = checkpoint, config, verification
+        self.spec = DrafterSpec(
+            name="dlite",
+            hidden_layers=config.target_layer_ids,
+            hidden_scope="last",
+            max_tokens=config.max_tokens,
+            history_free=True,
+            version=checkpoint.revision or "0",
+        )
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        """Check the geometry, load the weights, allocate one set of slots a row. Raises ConfigError."""
+        config = self.config
+        check_fits(
+            self.checkpoint.where,
+            config.geometry,
+            target,
+            layer_ids=config.target_layer_ids,
+            last_layer=True,
+            num_target_layers=config.num_target_layers,
+            mask_token_id=config.mask_token_id,
+            absolute_rope=False,
+        )
+        device, dtype = target.device, target.dtype
+        net = load_strictly(lambda: DLiteNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
+        net.embed_tokens = target.embed_tokens
+        if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
+            net.prepare()
+        self.net = net
+        slots = len(config.target_layer_ids)
+        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
+        # The text itself (G > 1 only): a rollback must find the G - 1 tokens before the anchor again. The last column
+        # takes what padding would write.
+        width = capacity + 1 if config.group > 1 else 1
+        self._text = torch.zeros(rows, width, dtype=torch.int64, device=device)
+        self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
+        whole = layout(config, torch.tensor([config.group - 1], device=device))
+        self._whole_rope = self._rotary(whole.positions)  # that of every text of at least G tokens
+
+    @torch.inference_mode()
+    def observe(self, span: Span) -> None:
+        """Keep the states of the newest committed position and note the tokens fed."""
+        if span.hidden is None:
+            raise ConfigError("dlite: the engine delivered no hidden states")
+        device = span.hidden.device
+        rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
+        self._pivots.take(rows, start, count, span.hidden[:, -1])
+        if self.config.group > 1:
+            offset = torch.arange(span.input_ids.shape[1], device=device)
+            at = torch.where(offset < count[:, None], start[:, None] + offset, self._text.shape[1] - 1)
+            self._text[rows[:, None], at] = span.input_ids
+
+    @torch.inference_mode()
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        """Run one full block per row, then k steps of the serial head; raises ConfigError if k is beyond the block."""
+        if k > self.config.max_tokens:
+            raise ConfigError(too_many("dlite", k, self.config.max_tokens))
+        if k == 0:
+            return Proposal(ids=anchor.new_empty((len(anchor), 0)))
+        self._pivots.ask(position, "dlite")
+        at = position.to(self._text.device).clamp(min=0)
+        real = self._group(anchor, at)
+        return self._walk(self._states(real, at)[:, :k], real)
+
+    def _group(self, anchor: Tensor, at: Tensor) -> Tensor:
+        """The last G tokens of each row [B, G], anchor last; token 0 stands where the text does not reach."""
+        back = torch.arange(1 - self.config.group, 0, device=at.device)
+        before = (at[:, None] + back).clamp(min=0)
+        return torch.cat((self._text.gather(1, before), anchor[:, None]), 1)
+
+    def _states(self, real: Tensor, at: Tensor) -> Tensor:
+        """Final states [B, K, H] of the masks, for groups real [B, G] whose anchors sit at `at` [B]."""
+        query = self.net.queries(real, self.config.max_tokens)
+        slots = self.net.slots(self._pivots.newest)
+        if self.config.group <= 2 or self._reaches(at):
+            return self.net.block(slots, query, self._whole_rope)
+        place = layout(self.config, at)
+        return self.net.block(slots, query, self._rotary(place.positions), place.visible)
+
+    def _reaches(self, at: Tensor) -> bool:
+        """True if every row is known to hold G tokens (with G <= 2 always: an anchor has a token before it)."""
+        return at.device.type == "cpu" and bool((at + 1 >= self.config.group).all())
+
+    def _walk(self, states: Tensor, real: Tensor) -> Proposal:
+        """Choose tokens left to right from states [B, k, H]."""
+        head = self.net.sequential_head
+        state = states.new_zeros(len(states), head.rank)
+        if self.config.group > 1:
+            state = head.advance(state, real[:, -2])
+        token, tokens, probs = real[:, -1], [], []
+        for hidden_part in head.hidden_part(states).unbind(1):
+            state, logits = head(state, token, hidden_part)
+            token, drawn_from = self._choose(logits)
+            tokens.append(token)
+            probs.append(drawn_from)
+        return Proposal(torch.stack(tokens, 1), stack_probs(probs))
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        sampler = getattr(self, "sampler", None)
+        if self._verification == "match" or sampler is None or sampler.greedy:
+            return logits.argmax(-1), None
+        return sampler.draw(logits)  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def truncate(self, row: int, length: int) -> None:
+        """Forget positions >= length; a cut to where the row's turn started brings back the states it had there."""
+        self._pivots.truncate(row, length)
+
+    def networks(self) -> Sequence[nn.Module]:
+        """The net, for the engine's CPU linears."""
+        return (self.net,)
+
+    def snapshot(self, row: int) -> Mapping[str, Tensor]:
+        """The newest position's states [S, H] and the G - 1 tokens up to it; empty after a cut or before any text."""
+        end = int(self._pivots.end[row])
+        if end <= 0:
+            return {}
+        return {"pivot": self._pivots.newest[row], "tokens": self._text[row, max(end + 1 - self.config.group, 0) : end]}
+
+
+def make(
+    checkpoint: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    verification: Verification = "match",
+    rope_theta: float | None = None,
+) -> DLiteDrafter:
+    """A DLite drafter (v1 or v2, any group size) from a local folder or hub id.
+
+    verification: "match" (published default) or "rejection" at temperature > 0. rope_theta: rope base in place of the
+    config's. Raises ConfigError if the checkpoint is not a DLite student.
+    """
+    found = open_checkpoint(require_checkpoint("dlite", checkpoint), revision=revision)
+    return DLiteDrafter(found, DLiteConfig.from_config(found.config, found.where, rope_theta=rope_theta), verification)

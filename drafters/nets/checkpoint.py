@@ -1,0 +1,257 @@
+"""Find a draft checkpoint, check it against the target, and load it strictly. Never runs code from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from agentbench_spec.drafting import ConfigError, TargetInfo
+
+from .qwen3 import Geometry
+
+Net = TypeVar("Net", bound=nn.Module)
+
+_CONFIG = "config.json"
+_WEIGHTS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A draft checkpoint: where it is and what its config.json says."""
+
+    name: str
+    """The folder or hub id, as the user gave it."""
+    revision: str | None
+    """The commit a hub id was resolved to; for a folder what the user said, if anything."""
+    config: Mapping[str, Any]
+    folder: Path | None
+    """Local folder; None for a hub id whose weights are not fetched yet."""
+
+    @property
+    def where(self) -> str:
+        """How errors name the config."""
+        return f"{self.name}/{_CONFIG}"
+
+    def fetch(self) -> Path:
+        """The folder that holds the weights; downloads them for a hub id. Raises ConfigError if it cannot."""
+        if self.folder is not None:
+            return self.folder
+        patterns = ["*.json", "*.safetensors", "pytorch_model*.bin"]
+        return Path(_from_hub("snapshot_download", self.name, self.revision, allow_patterns=patterns))
+
+
+def open_checkpoint(checkpoint: str | Path, *, revision: str | None = None) -> Checkpoint:
+    """Read the config of a local folder or a hub id ("owner/name"); weights are not touched.
+
+    Raises ConfigError if there is no such folder or repository, or its config.json is not a JSON object.
+    """
+    folder = Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return Checkpoint(str(checkpoint), revision, _read_config(folder / _CONFIG), folder)
+    if str(checkpoint).count("/") != 1 or str(checkpoint).startswith((".", "/", "~")):
+        raise ConfigError(f"checkpoint {str(checkpoint)!r}: no such folder, and not a hub id of the form owner/name")
+    path = Path(_from_hub("hf_hub_download", str(checkpoint), revision, filename=_CONFIG))
+    # .../snapshots/COMMIT/config.json: from here on the commit is meant, so weights and config cannot part ways
+    return Checkpoint(str(checkpoint), path.parent.name, _read_config(path), None)
+
+
+def _from_hub(function: str, repository: str, revision: str | None, **arguments: Any) -> str:
+    import huggingface_hub
+
+    try:
+        return str(getattr(huggingface_hub, function)(repository, revision=revision, **arguments))
+    except (OSError, ValueError) as error:  # the hub's own errors derive from these, offline and not-found included
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"checkpoint {repository!r} (revision {revision or 'main'}): {reason}") from error
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: not found; a draft checkpoint is a folder with config.json and weights") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found {type(config).__name__}")
+    return config
+
+
+def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every (name, tensor) of a checkpoint folder: safetensors or .bin, in one file or sharded by an index.
+
+    `.bin` files are read with weights_only=True. Raises ConfigError if there are no weights or a shard is missing.
+    """
+    for path in shard_paths(folder):
+        yield from (_safetensors(path) if path.suffix == ".safetensors" else _pickle(path))
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    """The weight files of a checkpoint folder. Raises ConfigError if there are none or a shard is missing."""
+    found = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if found is None:
+        raise ConfigError(f"{folder}: no weights; expected one of {', '.join(_WEIGHTS)}")
+    paths = _shards(folder / found)
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(f"{path}: this shard is listed in {found} but missing")
+    return paths
+
+
+def _shards(path: Path) -> list[Path]:
+    if not path.name.endswith(".index.json"):
+        return [path]
+    return [path.parent / name for name in sorted(set(_read_config(path)["weight_map"].values()))]
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
+            yield name, file.get_tensor(name)
+
+
+def _pickle(path: Path) -> Iterator[tuple[str, Tensor]]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: not a plain file of tensors, and nothing else is loaded: {reason}") from error
+    yield from state.get("state_dict", state).items()
+
+
+def load_strictly(
+    make: Callable[[], Net],
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    rename: Callable[[str], str | None] = lambda name: name,
+    tolerated: Collection[str] = (),
+) -> Net:
+    """Build a net without storage and give it every tensor of the checkpoint, in `dtype` on `device`, for inference.
+
+    make: builds the net; run under the meta device, so nothing is initialised and a parameter the file does not
+    hold cannot pass for a loaded one. rename: file name -> name in the net, None to skip the tensor. tolerated:
+    file names (or prefixes ending in ".") that may be there and are not used. Buffers keep an integer or bool dtype.
+    Raises ConfigError naming the tensor that is unknown, missing, of another shape, or holds NaN.
+    """
+    with torch.device("meta"):
+        net = make()
+    expected: dict[str, Tensor] = dict(net.state_dict())
+    state: dict[str, Tensor] = {}
+    for file_name, tensor in tensors_of(checkpoint.fetch()):
+        name = rename(file_name)
+        if name is None or (name not in expected and _is_tolerated(file_name, tolerated)):
+            continue
+        _check_tensor(file_name, tensor, expected.get(name), checkpoint.name)
+        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        state[name] = tensor.to(device=device, dtype=kind)
+    missing = sorted(expected.keys() - state.keys())
+    if missing:
+        raise ConfigError(f"{checkpoint.name}: missing tensor {', '.join(missing)}; config.json says it is there")
+    net.load_state_dict(state, strict=True, assign=True)
+    return net.eval().requires_grad_(False)
+
+
+def _is_tolerated(name: str, tolerated: Collection[str]) -> bool:
+    return any(name == known or (known.endswith(".") and name.startswith(known)) for known in tolerated)
+
+
+def _check_tensor(name: str, tensor: Tensor, wanted: Tensor | None, where: str) -> None:
+    if wanted is None:
+        raise ConfigError(f"{where}: unknown tensor {name!r} {list(tensor.shape)}; the config and the weights disagree")
+    if tensor.shape != wanted.shape:
+        raise ConfigError(f"{where}: tensor {name!r} is {list(tensor.shape)}, config.json says {list(wanted.shape)}")
+    if tensor.is_floating_point() and bool(tensor.isnan().any()):
+        raise ConfigError(f"{where}: tensor {name!r} holds NaN; the file is damaged")
+
+
+def check_fits(
+    where: str,
+    geometry: Geometry,
+    target: TargetInfo,
+    *,
+    layer_ids: Sequence[int],
+    lowest_layer: int = 0,
+    last_layer: bool = False,
+    num_target_layers: int | None = None,
+    mask_token_id: int | None = None,
+    target_vocabulary: bool = True,
+    absolute_rope: bool = True,
+) -> None:
+    """Raise ConfigError naming the first quantity in which a draft's config and the target differ.
+
+    layer_ids: tapped target layers, strictly increasing, from `lowest_layer` (-1 allows the embedding output) up to
+    the last layer (`last_layer` true) or the one before. num_target_layers: as the config has it, None if it does not.
+    target_vocabulary: the draft's vocabulary must be the target's. absolute_rope: the draft shares the target's
+    positions, so its rope base must be the target's too.
+    """
+
+    def differ(quantity: str, draft: object, of_target: object) -> ConfigError:
+        return ConfigError(f"{where}: {quantity} is {draft}, target {target.name!r} has {of_target}; wrong pair?")
+
+    if geometry.hidden_size != target.hidden_size:
+        raise differ("hidden_size", geometry.hidden_size, target.hidden_size)
+    if target_vocabulary and geometry.vocab_size != target.vocab_size:
+        raise differ("vocab_size", geometry.vocab_size, target.vocab_size)
+    if num_target_layers is not None and num_target_layers != target.num_layers:
+        raise differ("num_target_layers", num_target_layers, target.num_layers)
+    _check_layers(where, layer_ids, lowest_layer, target.num_layers - (1 if last_layer else 2), target)
+    if mask_token_id is not None and not 0 <= mask_token_id < target.vocab_size:
+        raise differ("mask_token_id", mask_token_id, f"token ids 0..{target.vocab_size - 1}")
+    theta = target_rope_theta(target.config)
+    if absolute_rope and theta is not None and theta != geometry.rope_theta:
+        raise ConfigError(
+            f"{where}: rope base is {geometry.rope_theta}, target {target.name!r} has {theta}; drafts share the "
+            "target's positions, so this is almost surely a mistake. The option rope_theta= sets it"
+        )
+
+
+def _check_layers(where: str, ids: Sequence[int], lowest: int, highest: int, target: TargetInfo) -> None:
+    if not ids or list(ids) != sorted(set(ids)):
+        raise ConfigError(f"{where}: target_layer_ids {list(ids)} must be strictly increasing and not empty")
+    if ids[0] < lowest or ids[-1] > highest:
+        raise ConfigError(
+            f"{where}: target_layer_ids {list(ids)} must lie in {lowest}..{highest} for target {target.name!r} with "
+            f"{target.num_layers} layers (of the last layer only the state after the final norm exists)"
+        )
+
+
+def target_rope_theta(config: Any) -> float | None:
+    """The rope base of a transformers config (5.x or 4.x style) or of a mapping; None if it does not say."""
+    values = config if isinstance(config, Mapping) else vars(config) if hasattr(config, "__dict__") else {}
+    nested = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    theta = nested.get("rope_theta", values.get("rope_theta")) if isinstance(nested, Mapping) else None
+    return None if theta is None else float(theta)
+
+
+def alias_frozen_copies(net: nn.Module, target: TargetInfo) -> tuple[str, ...]:
+    """Replace the net's `embed_tokens` and `lm_head` by the target's modules where the weights are bitwise equal.
+
+    Returns the names replaced. A copy that differs in one bit stays, because the draft was trained with it.
+    """
+    replaced = []
+    for name, original in (("embed_tokens", target.embed_tokens), ("lm_head", target.lm_head)):
+        own, its = getattr(getattr(net, name, None), "weight", None), getattr(original, "weight", None)
+        if isinstance(own, Tensor) and isinstance(its, Tensor) and _bitwise_equal(own, its):
+            setattr(net, name, original)
+            replaced.append(name)
+    return tuple(replaced)
+
+
+def _bitwise_equal(one: Tensor, other: Tensor) -> bool:
+    same = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+    return same and torch.equal(one, other)

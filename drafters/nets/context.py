@@ -1,0 +1,133 @@
+"""Context keys and values of a block drafter: one slot per engine row, lengths as data, rollback by pointer.
+
+The block's own keys are written behind the context, at positions the row's length does not count, so a block reads
+one contiguous buffer, nothing is copied, and nothing of it is left behind. Axes as in cross.py; R engine rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agentbench_spec.drafting import ContractError, Span
+
+from .qwen3 import Geometry, grouped_attention
+
+_BUCKET = 256
+
+
+class RowLengths:
+    """How many positions of each row are real: on the device, and on the host as nearly as it can be told for free.
+
+    `bounds` [R] int64 on the CPU is never below the true lengths. It is exact as long as spans arrive as CPU tensors,
+    where reading them waits for nothing; a span on a device raises it by the span's width instead.
+    """
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.on_device = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.bounds = self.on_device if device.type == "cpu" else torch.zeros(rows, dtype=torch.int64)
+        self.exact = True
+
+    def advance(self, span: Span) -> None:
+        """The span's first `count` positions are real now, later ones void; count 0: no change."""
+        known = span.rows.device.type == span.start.device.type == span.count.device.type == "cpu"
+        for lengths in self._copies() if known else [self.on_device]:
+            rows, start, count = (part.to(lengths.device) for part in (span.rows, span.start, span.count))
+            lengths[rows] = torch.where(count > 0, start + count, lengths[rows])
+        if not known:
+            self.exact = False
+            self.bounds += span.input_ids.shape[1]
+
+    def truncate(self, row: int, length: int) -> None:
+        """Positions >= length of `row` are void."""
+        for lengths in self._copies():
+            lengths[row].clamp_(max=length)
+
+    def _copies(self) -> list[Tensor]:
+        return [self.on_device] if self.bounds is self.on_device else [self.on_device, self.bounds]
+
+    def check(self, position: Tensor, name: str) -> None:
+        """Raise ContractError if an anchor does not follow its row's text, where the host can tell."""
+        if self.exact and position.device.type == "cpu":
+            check_anchors(position, self.bounds, name)
+
+
+def check_anchors(position: Tensor, expected: Tensor, name: str) -> None:
+    """Raise ContractError unless every anchor sits where it is expected: position, expected [R] on the CPU.
+
+    A gap would be attended to as if it were context: correct text, poor acceptance, no other sign. Position -1 is an
+    idle row; expected -1: the position before was cut off.
+    """
+    wrong = ((position >= 0) & (position != expected)).nonzero().flatten().tolist()
+    if wrong:
+        row, have = wrong[0], int(expected[wrong[0]])
+        seen = f"{have} positions were observed" if have >= 0 else "the one before was cut off and not fed again"
+        raise ContractError(f"{name}: the anchor of row {row} is at {int(position[row])}, but {seen}")
+
+
+class ContextCache:
+    """Keys and values of every draft layer for every row.
+
+    keys, values [R, L, Nkv, capacity + block + 1, d] in the net's dtype: `capacity` context positions, room for a
+    block behind them, and one last slot that takes what padding would write and is never read.
+    """
+
+    def __init__(
+        self, geometry: Geometry, *, rows: int, capacity: int, block: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.block = block
+        self.trash = capacity + block
+        shape = (rows, geometry.num_layers, geometry.num_kv_heads, self.trash + 1, geometry.head_dim)
+        # zeros, not empty: a masked key still meets a weight of 0, and 0 * NaN is NaN
+        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        self.lengths = RowLengths(rows, device)
+        self.index = torch.arange(max(rows, self.trash + 1), device=device)
+
+    def append(self, rows: Tensor, start: Tensor, count: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write keys, values [B, L, Nkv, n, d] at start .. start + count - 1; the rest of n is padding."""
+        offset = torch.arange(keys.shape[3], device=keys.device)
+        at = torch.where(offset < count[:, None], start[:, None] + offset, self.trash)
+        for buffer, new in ((self.keys, keys), (self.values, values)):
+            buffer.permute(0, 3, 1, 2, 4)[rows[:, None], at] = new.permute(0, 3, 1, 2, 4)
+
+    def window(self, position: Tensor) -> BlockWindow:
+        """What blocks that start at `position` [R] int64 see; a row at -1 is idle and sees what it has."""
+        start = torch.where(position < 0, self.lengths.on_device, position)
+        return BlockWindow(self, start, *self._extent(start))
+
+    def _extent(self, start: Tensor) -> tuple[int, Tensor | None]:
+        """How many slots to attend to, and which of them each row may see (None: all)."""
+        if start.device.type == "cpu":
+            low, high = (int(bound) for bound in start.aminmax())
+            extent = high + self.block
+            if low == high:
+                return extent, None
+        else:  # rounded up, so that few different kernel shapes occur
+            longest = int(self.lengths.bounds.max()) + self.block
+            extent = min(-(-longest // _BUCKET) * _BUCKET, self.trash)
+        return extent, (self.index[:extent] < (start + self.block)[:, None])[:, None, None]
+
+    def of_row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [L, Nkv, length, d] of the positions of `row` that count; waits for the device."""
+        length = int(self.lengths.on_device[row])
+        return self.keys[row, :, :, :length], self.values[row, :, :, :length]
+
+
+class BlockWindow:
+    """One round's view of a ContextCache: the memory a block attends to."""
+
+    def __init__(self, cache: ContextCache, start: Tensor, extent: int, mask: Tensor | None) -> None:
+        self._cache, self._extent, self._mask = cache, extent, mask
+        self.positions = start[:, None] + cache.index[: cache.block]
+        """[R, b] int64: text positions of the block's rows."""
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Block queries [R, Nq, b, d] over the context and the block's own keys, values [R, Nkv, b, d]."""
+        seen_keys = self._placed(self._cache.keys[:, layer], keys)
+        seen_values = self._placed(self._cache.values[:, layer], values)
+        return grouped_attention(queries, seen_keys, seen_values, self._mask)
+
+    def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
+        rows = self._cache.index[: len(new), None]
+        buffer.transpose(1, 2)[rows, self.positions] = new.transpose(1, 2)
+        return buffer[:, :, : self._extent]

@@ -1,0 +1,197 @@
+"""The EAGLE-3 net: one decoder layer over the concatenation of a token embedding and a fused target feature.
+
+Source: spec eagle3-domino-mtp, sections 1.2, 1.3, 2. Axes: B rows, n positions, S tapped layers, Ht target width,
+H draft width, Nq / Nkv heads, d head_dim, V target vocabulary, V_d draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agentbench_spec.drafting import ConfigError, TargetInfo
+
+from .chain import Attend
+from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
+from .eagle3_layouts import Eagle3Config, Eagle3Shape, check_taps, infer_shape, read_shapes, rename
+from .qwen3 import Attention, Geometry, Mlp, RMSNorm, Rope, Rotary, lay_end_to_end, rms_norm, rotate
+
+
+class Eagle3Layer(nn.Module):
+    """Parameters of the one decoder layer, under the names the checkpoints use."""
+
+    def __init__(self, geometry: Geometry, *, qk_norm: bool) -> None:
+        super().__init__()
+        width, eps = geometry.hidden_size, geometry.rms_norm_eps
+        self.self_attn = Attention(geometry, input_size=2 * width, qk_norm=qk_norm)
+        self.mlp = Mlp(geometry)
+        self.input_layernorm = RMSNorm(width, eps)
+        self.hidden_norm = RMSNorm(width, eps)
+        self.post_attention_layernorm = RMSNorm(width, eps)
+
+
+class Eagle3Net(nn.Module):
+    """Parameters of an EAGLE-3 head, and its maths on fused features and tokens."""
+
+    d2t: Tensor | None
+    t2d: Tensor | None
+
+    def __init__(self, shape: Eagle3Shape, config: Eagle3Config) -> None:
+        super().__init__()
+        geometry = shape.geometry
+        width, eps = geometry.hidden_size, geometry.rms_norm_eps
+        features = shape.taps * shape.target_hidden_size
+        self.geometry, self.config, self.taps = geometry, config, shape.taps
+        self.feature_size = width
+        self.qk_norm = shape.qk_norm
+        self.fc = nn.Linear(features, width, bias=shape.fc_bias)
+        self.input_norm = RMSNorm(features, eps) if shape.input_norm else None
+        taps = range(shape.taps) if shape.fc_norm else ()
+        self.fc_norm = nn.ModuleList(RMSNorm(shape.target_hidden_size, eps) for _ in taps)
+        self.layers = nn.ModuleList([Eagle3Layer(geometry, qk_norm=shape.qk_norm)])
+        self.norm = RMSNorm(width, eps)
+        self.lm_head: nn.Module = nn.Linear(width, shape.draft_vocab_size, bias=False)
+        self.embed_tokens: nn.Module | None = None
+        if shape.own_embedding:
+            self.embed_tokens = nn.Embedding(geometry.vocab_size, width)
+        self.register_buffer("d2t", torch.empty(shape.draft_vocab_size, dtype=torch.int64) if shape.d2t else None)
+        self.register_buffer("t2d", torch.empty(geometry.vocab_size, dtype=torch.bool) if shape.t2d else None)
+        self.target_ids: Tensor | None = None
+
+    def prepare(self, target: TargetInfo) -> None:
+        """After loading: share the target's tables, settle the draft vocabulary, and lay weights end to end."""
+        alias_frozen_copies(self, target)
+        if self.embed_tokens is None:
+            self.embed_tokens = target.embed_tokens
+        self.target_ids = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
+        self.d2t = self.t2d = None
+        layer = self._layer
+        attention = layer.self_attn
+        self._key_gain = attention.k_norm.get_parameter("weight").detach() if self.qk_norm else None
+        self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
+        self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
+        # plain tensors: looking modules and parameters up at every step costs as much as a small step itself
+        self._out, self._down = attention.o_proj.weight.detach(), layer.mlp.down_proj.weight.detach()
+        self._post_gain, self._final_gain = layer.post_attention_layernorm.weight.detach(), self.norm.weight.detach()
+        self._kv = self._qkv[self.geometry.num_heads * self.geometry.head_dim :]
+        self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
+        if self._key_gain is not None:
+            q_gain = attention.q_norm.get_parameter("weight").expand(self.geometry.num_heads, -1)
+            self._qk_gain = torch.cat((q_gain, self._key_gain.expand(self.geometry.num_kv_heads, -1)))[:, None]
+        self._rotary = Rotary(self.geometry, device=self._qkv.device, dtype=self._qkv.dtype)
+
+    @property
+    def _layer(self) -> Eagle3Layer:
+        return self.layers[0]  # type: ignore[return-value]
+
+    def rope(self, positions: Tensor) -> Rope:
+        """positions [B, n] int64 -> rotations [B, 1, n, d]."""
+        return self._rotary(positions)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """token_ids [...] in the target's vocabulary -> embeddings [..., H]."""
+        assert self.embed_tokens is not None  # prepare() has run
+        return self.embed_tokens(token_ids)  # type: ignore[no-any-return]
+
+    def fuse(self, hidden: Tensor) -> Tensor:
+        """hidden [B, n, S, Ht], taps ascending -> fused features [B, n, H], not normed."""
+        if len(self.fc_norm):
+            hidden = torch.stack([norm(hidden[:, :, i]) for i, norm in enumerate(self.fc_norm)], 2)
+        features = hidden.flatten(2)
+        if self.input_norm is not None:
+            features = self.input_norm(features)
+        return self.fc(features)  # type: ignore[no-any-return]
+
+    def pair(self, features: Tensor, token_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """features [B, n, H], the tokens after them [B, n], positions [B, n] -> keys, values [B, n, Nkv, d]."""
+        pair = torch.stack((self.embed(token_ids), features), 2)
+        normed = rms_norm(pair, self._pair_gain, self.geometry.rms_norm_eps).flatten(2)
+        heads = F.linear(normed, self._kv).view(*token_ids.shape, 2, -1, self.geometry.head_dim)
+        keys, values = heads.unbind(2)
+        if self._key_gain is not None:
+            keys = rms_norm(keys, self._key_gain, self.geometry.rms_norm_eps)
+        return rotate(keys.transpose(1, 2), self.rope(positions)).transpose(1, 2), values
+
+    def step(
+        self, token_ids: Tensor, hidden: Tensor, position: Tensor, rope: Rope, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """One row per sequence: token_ids [B], hidden [B, H] (fused feature or the last step's output).
+
+        Returns what the next step takes as hidden [B, H], and logits [B, V_d].
+        """
+        eps = self.geometry.rms_norm_eps
+        normed = rms_norm(torch.stack((self.embed(token_ids), hidden), 1), self._pair_gain, eps)
+        mixed = attend(*self._queries_keys_values(normed.flatten(1), rope))
+        residual = normed[:, 1] if self.config.norm_before_residual else hidden
+        residual = residual + F.linear(mixed.flatten(1), self._out)
+        gate, up = F.linear(rms_norm(residual, self._post_gain, eps), self._gate_up).chunk(2, -1)
+        raw = residual + F.linear(F.silu(gate) * up, self._down)
+        out = rms_norm(raw, self._final_gain, eps)
+        logits = self.lm_head(out if self.config.norm_logits else raw)
+        return (out if self.config.feed_back_normed else raw), logits
+
+    def _queries_keys_values(self, pair: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """pair [B, 2H] -> queries [B, Nq, 1, d], keys and values [B, Nkv, 1, d]."""
+        geometry = self.geometry
+        heads = F.linear(pair, self._qkv).view(len(pair), -1, 1, geometry.head_dim)
+        queries_keys = geometry.num_heads + geometry.num_kv_heads
+        turned, values = heads[:, :queries_keys], heads[:, queries_keys:]
+        if self.qk_norm:
+            turned = rms_norm(turned, self._qk_gain, geometry.rms_norm_eps)
+        turned = rotate(turned, rope)
+        return turned[:, : geometry.num_heads], turned[:, geometry.num_heads :], values
+
+
+def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, where: str) -> Tensor | None:
+    """Target id of each draft id [V_d] int64; None if they are the same ids.
+
+    d2t [V_d] int64: offset, target id minus draft id; t2d [V] bool: ids the draft can say.
+    Raises ConfigError if the ids are not ascending ids of the target, or d2t and t2d disagree.
+    """
+    if d2t is None:
+        return None
+    own = torch.arange(len(d2t), device=d2t.device)
+    ids = own + d2t
+    if bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
+        raise ConfigError(f"{where}: d2t does not give strictly ascending ids below vocab_size {vocab_size}")
+    if t2d is not None and not torch.equal(t2d.nonzero()[:, 0], ids):
+        raise ConfigError(
+            f"{where}: d2t names {len(ids)} draft ids and t2d {int(t2d.sum())} others; the file is damaged"
+        )
+    return None if len(ids) == vocab_size else ids
+
+
+def build(checkpoint: Checkpoint, config: Eagle3Config) -> tuple[Callable[[], Eagle3Net], Eagle3Shape]:
+    """A maker of the still empty net, and its sizes, from the shapes in the checkpoint."""
+    shape = infer_shape(config, read_shapes(checkpoint.fetch()))
+    return (lambda: Eagle3Net(shape, config)), shape
+
+
+def load(checkpoint: Checkpoint, config: Eagle3Config, target: TargetInfo) -> Eagle3Net:
+    """Load an EAGLE-3 head and fit it to `target`.
+
+    Raises ConfigError if head and target do not belong together, or a tensor is missing, unknown or misshapen.
+    """
+    make, shape = build(checkpoint, config)
+    check_taps(config, shape, target.hidden_size, config.target_layers)
+    check_fits(
+        checkpoint.where,
+        replace(shape.geometry, hidden_size=shape.target_hidden_size),
+        target,
+        layer_ids=config.target_layers,
+        lowest_layer=-1,
+        num_target_layers=config.num_target_layers,
+        absolute_rope=False,  # heads may have a base of their own: positions of the draft cache are private to it
+    )
+    if not shape.own_embedding and shape.geometry.hidden_size != target.hidden_size:
+        raise ConfigError(
+            f"{checkpoint.where}: missing tensor 'embed_tokens.weight'; the head is {shape.geometry.hidden_size} wide, "
+            f"so the embeddings of target {target.name!r} ({target.hidden_size}) do not fit"
+        )
+    net = load_strictly(make, checkpoint, device=target.device, dtype=target.dtype, rename=rename)
+    net.prepare(target)
+    return net

@@ -1,0 +1,272 @@
+"""The three published layouts of EAGLE-3 checkpoints, read into one plan: DeepSpec, "midlayer" and speculators.
+
+Sizes come from the tensors, because published configs are known to be wrong about them (head_dim, layer count,
+tied embeddings); flags and rotary base come from the config, because no tensor shows them. Source: spec sections
+1.1, 2.1-2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+
+from agentbench_spec.drafting import ConfigError
+
+from .checkpoint import Checkpoint, shard_paths
+from .qwen3 import Geometry, read_rope_theta, required
+
+Layout = Literal["deepspec", "midlayer", "speculators"]
+Shapes = Mapping[str, tuple[int, ...]]
+
+DEFAULT_ROPE_THETA = 10000.0
+"""Rope base of "midlayer" and speculators heads whose config has none, as their own loaders assume."""
+
+_QWEN3_LAYERS = {1024: 28, 2048: 28, 2560: 36, 4096: 36, 5120: 40}
+"""Hidden size -> decoder layers of the dense Qwen3 models (151936 token rows); opening on a target checks the guess."""
+_QWEN3_VOCABULARY = 151936
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Config:
+    """What config.json alone says about an EAGLE-3 head."""
+
+    layout: Layout
+    layer: Mapping[str, Any]
+    """The config of the decoder layer itself: nested in speculators files, else the whole file."""
+    where: str
+    target_layers: tuple[int, ...]
+    """Tapped target layers as 0-based layer outputs, -1 the embedding output, ascending."""
+    num_target_layers: int | None
+    """Decoder layers the head expects of its target; None where the config does not say."""
+    rope_theta: float
+    max_tokens: int | None
+    """Trained chain length (DeepSpec's ttt_length); None: any."""
+    max_positions: int | None
+    """Trained window in tokens, for information: the rotary table has no end."""
+    norm_before_residual: bool
+    feed_back_normed: bool
+    """Speculators' `norm_output`: the normed output is carried to the next step."""
+    norm_logits: bool
+    """SpecForge's `norm_output`, default true: the final norm is applied before the head."""
+    flags: Mapping[str, bool]
+    """`norm_before_fc` and `fc_norm` as the config has them; the tensors must agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Shape:
+    """Sizes and optional parts of an EAGLE-3 net, from its tensors."""
+
+    geometry: Geometry
+    target_hidden_size: int
+    taps: int
+    draft_vocab_size: int
+    qk_norm: bool
+    input_norm: bool
+    fc_norm: bool
+    fc_bias: bool
+    own_embedding: bool
+    d2t: bool
+    t2d: bool
+
+
+def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> Eagle3Config:
+    """Read config.json in whichever of the three layouts it is.
+
+    target_layers: decoder layers of the target, where the config neither lists the tapped layers nor lets them be
+    derived. Raises ConfigError for another architecture, a field that is missing, or flags that exclude each other.
+    """
+    config, where = checkpoint.config, checkpoint.where
+    layout = _layout(config, where)
+    layer = config["transformer_layer_config"] if layout == "speculators" else config
+    flags = {name: bool(config.get(name, False)) for name in ("norm_before_fc", "fc_norm")}
+    if all(flags.values()):
+        raise ConfigError(f"{where}: norm_before_fc and fc_norm are both true; a head has one of them at most")
+    depth = _target_depth(config, layer, target_layers)
+    norm_output = config.get("norm_output")
+    return Eagle3Config(
+        layout=layout,
+        layer=layer,
+        where=where,
+        target_layers=_tapped_layers(config, layout, depth, where),
+        num_target_layers=depth,
+        rope_theta=_rope_theta(layer, layout, where),
+        max_tokens=int(required(config, "ttt_length", where)) if layout == "deepspec" else None,
+        max_positions=layer.get("max_position_embeddings"),
+        norm_before_residual=bool(config.get("norm_before_residual", False)),
+        feed_back_normed=layout == "speculators" and bool(norm_output),
+        norm_logits=layout != "midlayer" or norm_output is not False,
+        flags=flags,
+    )
+
+
+def _layout(config: Mapping[str, Any], where: str) -> Layout:
+    names = set(config.get("architectures") or ())
+    if config.get("transformer_layer_config") is not None:
+        kind = config.get("speculators_model_type", "eagle3")
+        if kind != "eagle3":
+            raise ConfigError(f"{where}: speculators_model_type is {kind!r}; this loader reads 'eagle3'")
+        return "speculators"
+    if "ttt_length" in config or "Qwen3Eagle3Model" in names:
+        return "deepspec"
+    if names & {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM"}:
+        return "midlayer"
+    raise ConfigError(
+        f"{where}: architectures {sorted(names)} is no EAGLE-3 head known here (DeepSpec: Qwen3Eagle3Model; "
+        "SafeAILab, AngelSlim, SpecForge: LlamaForCausalLMEagle3; speculators: a transformer_layer_config)"
+    )
+
+
+def _target_depth(config: Mapping[str, Any], layer: Mapping[str, Any], given: int | None) -> int | None:
+    if given is not None or config.get("num_target_layers") is not None:
+        return given if given is not None else int(config["num_target_layers"])
+    return known_depth({**layer, "hidden_size": config.get("target_hidden_size") or layer.get("hidden_size")})
+
+
+def known_depth(config: Mapping[str, Any]) -> int | None:
+    """Decoder layers of the dense Qwen3 model with the config's hidden and vocabulary size; None if there is none."""
+    if config.get("vocab_size") != _QWEN3_VOCABULARY:
+        return None
+    return _QWEN3_LAYERS.get(int(config.get("hidden_size") or 0))
+
+
+def _tapped_layers(config: Mapping[str, Any], layout: Layout, depth: int | None, where: str) -> tuple[int, ...]:
+    """The same three tensors under three numberings; see the table of spec section 1.1."""
+    key = "eagle_aux_hidden_state_layer_ids"
+    if layout == "deepspec":
+        return tuple(int(i) for i in required(config, "target_layer_ids", where))
+    nested = (config.get("eagle_config") or {}).get(key)
+    if nested:
+        return tuple(int(i) for i in nested)
+    if config.get(key):
+        return tuple(int(i) - 1 for i in config[key])
+    if depth is None:
+        raise ConfigError(f"{where}: no {key} and no depth of the target to derive it; pass target_layers=<number>")
+    return (1, depth // 2 - 1, depth - 4)
+
+
+def _rope_theta(layer: Mapping[str, Any], layout: Layout, where: str) -> float:
+    nested = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
+    absent = layer.get("rope_theta") is None and nested.get("rope_theta") is None
+    if absent and layout != "deepspec":
+        return read_rope_theta({**layer, "rope_theta": DEFAULT_ROPE_THETA}, where)
+    return read_rope_theta(layer, where)
+
+
+def rename(name: str) -> str | None:
+    """The net's name for a tensor of any layout; None for tensors that are not the head's own."""
+    for prefix in ("draft_model.", "model."):
+        name = name.removeprefix(prefix)
+    if name.startswith("verifier_") or name.endswith("inv_freq"):
+        return None
+    return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
+
+
+def read_names(folder: Path) -> list[str]:
+    """The tensor names of a checkpoint folder as the file has them; weights are not read."""
+    return [name for path in shard_paths(folder) for name in _shapes_in(path)]
+
+
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Renamed tensor name -> shape for every tensor of a checkpoint folder; weights are not read."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in shard_paths(folder):
+        for name, shape in _shapes_in(path).items():
+            known = rename(name)
+            if known is not None:
+                shapes[known] = shape
+    return shapes
+
+
+def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    state = torch.load(path, map_location="meta", weights_only=True)
+    return {name: tuple(tensor.shape) for name, tensor in state.get("state_dict", state).items()}
+
+
+def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
+    """Sizes of the net from the tensors of the file, checked against each other and the config's flags.
+
+    Raises ConfigError naming the tensor that is missing or contradicts the config.
+    """
+    _one_layer(config, shapes)
+    fc, q, k = (_need(config, shapes, name) for name in _SIZE_TENSORS)
+    hidden, vocabulary = _need(config, shapes, "norm.weight")[0], _need(config, shapes, "lm_head.weight")[0]
+    heads = int(required(config.layer, "num_attention_heads", config.where))
+    head_dim = _divide(q[0], heads, config, "rows of q_proj", "num_attention_heads")
+    geometry = Geometry(
+        hidden_size=hidden,
+        intermediate_size=_need(config, shapes, "layers.0.mlp.gate_proj.weight")[0],
+        num_layers=1,
+        num_heads=heads,
+        num_kv_heads=_divide(k[0], head_dim, config, "rows of k_proj", "head_dim"),
+        head_dim=head_dim,
+        vocab_size=int(required(config.layer, "vocab_size", config.where)),
+        rms_norm_eps=float(required(config.layer, "rms_norm_eps", config.where)),
+        rope_theta=config.rope_theta,
+        max_positions=config.max_positions,
+    )
+    taps = len(config.target_layers)
+    shape = Eagle3Shape(
+        geometry=geometry,
+        target_hidden_size=_divide(fc[1], taps, config, "columns of fc", "tapped layers"),
+        taps=taps,
+        draft_vocab_size=vocabulary,
+        qk_norm="layers.0.self_attn.q_norm.weight" in shapes,
+        input_norm="input_norm.weight" in shapes,
+        fc_norm="fc_norm.0.weight" in shapes,
+        fc_bias="fc.bias" in shapes,
+        own_embedding="embed_tokens.weight" in shapes,
+        d2t="d2t" in shapes,
+        t2d="t2d" in shapes,
+    )
+    _check_parts(config, shape)
+    return shape
+
+
+_SIZE_TENSORS = ("fc.weight", "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight")
+
+
+def _need(config: Eagle3Config, shapes: Shapes, name: str) -> tuple[int, ...]:
+    if name not in shapes:
+        raise ConfigError(f"{config.where}: missing tensor {name!r} in the weights of this {config.layout} checkpoint")
+    return shapes[name]
+
+
+def _divide(total: int, parts: int, config: Eagle3Config, what: str, by: str) -> int:
+    if parts < 1 or total % parts:
+        raise ConfigError(f"{config.where}: {total} {what} do not divide by {parts} ({by})")
+    return total // parts
+
+
+def _one_layer(config: Eagle3Config, shapes: Shapes) -> None:
+    layers = {name.split(".")[1] for name in shapes if name.startswith("layers.")}
+    if layers != {"0"}:
+        raise ConfigError(f"{config.where}: the weights hold layers {sorted(layers)}; heads of one layer are supported")
+
+
+def _check_parts(config: Eagle3Config, shape: Eagle3Shape) -> None:
+    for flag, present in (("norm_before_fc", shape.input_norm), ("fc_norm", shape.fc_norm)):
+        if config.flags[flag] != present:
+            there = "there" if present else "missing"
+            raise ConfigError(f"{config.where}: {flag} is {config.flags[flag]}, but its tensor is {there}")
+    vocabulary = shape.geometry.vocab_size
+    if shape.draft_vocab_size < vocabulary and not shape.d2t:
+        raise ConfigError(
+            f"{config.where}: missing tensor 'd2t'; the head has {shape.draft_vocab_size} of {vocabulary} token ids"
+        )
+
+
+def check_taps(config: Eagle3Config, shape: Eagle3Shape, target_hidden_size: int, layers: Sequence[int]) -> None:
+    """Raise ConfigError if the features the target gives are not as wide as fc wants them."""
+    if shape.target_hidden_size != target_hidden_size:
+        raise ConfigError(
+            f"{config.where}: fc takes {shape.taps * shape.target_hidden_size} features; {len(layers)} layers of a "
+            f"target of hidden_size {target_hidden_size} give {len(layers) * target_hidden_size}; wrong pair?"
+        )
