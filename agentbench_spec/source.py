@@ -32,7 +32,8 @@ def open_workload(name: str, options: Mapping[str, Any], *, lenient: bool = Fals
         raise ConfigError(_not_a_rollouts_file(name))
     if lenient:
         raise ConfigError(
-            f"workload.lenient applies to rollouts files; see the options of {name} (bfcl_v3: workload.options.strict)"
+            f"workload.lenient applies to rollouts files; see the options of {name} (most: workload.options.lenient; "
+            "bfcl_v3: strict)"
         )
     return plugins.load_workload(name, **options)
 
@@ -73,8 +74,8 @@ def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[R
 
 
 def left_out(workload: Workload) -> list[str]:
-    """What a lenient workload passed over while its rollouts were read: file, line, field and reason of each."""
-    return [str(bad) for bad in getattr(workload, "bad_lines", ())]
+    """What a workload passed over while its rollouts were read, bad or of no use: file, line, field and reason."""
+    return [str(bad) for field in ("bad_lines", "left_out") for bad in getattr(workload, field, ())]
 
 
 def data_facts(workload: Workload, rollouts: Sequence[Rollout]) -> dict[str, Any]:
