@@ -323,11 +323,11 @@ def build(
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
 
 
-def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Workload:
+def _workload(name: str, assignments: list[str], *, lenient: bool = False, target: str | None = None) -> Workload:
     from agentbench_spec.config import parse_options
     from agentbench_spec.source import open_workload
 
-    return open_workload(name, parse_options(assignments), lenient=lenient)
+    return open_workload(name, parse_options(assignments), lenient=lenient, target=target)
 
 
 @rollouts_app.command("import")
@@ -405,7 +405,7 @@ def stats(
     if target is None and (plot or windows or output == "turns"):
         raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
     sizes = tuple(map(_window, windows.split(","))) if windows else WINDOWS
-    rollouts = load_rollouts(_workload(source, set_ or []), limit=limit, seed=seed)
+    rollouts = load_rollouts(_workload(source, set_ or [], target=target), limit=limit, seed=seed)
     renderer = Renderer(load_tokenizer(target), thinking) if target else None
     found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
     if plot and found.turns is not None:

