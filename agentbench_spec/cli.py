@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
@@ -323,11 +323,11 @@ def build(
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
 
 
-def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Workload:
+def _workload(name: str, assignments: list[str], *, lenient: bool = False, target: str | None = None) -> Workload:
     from agentbench_spec.config import parse_options
     from agentbench_spec.source import open_workload
 
-    return open_workload(name, parse_options(assignments), lenient=lenient)
+    return open_workload(name, parse_options(assignments), lenient=lenient, target=target)
 
 
 @rollouts_app.command("import")
@@ -387,30 +387,77 @@ def stats(
     seed: Seed = 0,
     by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
     set_: Options = None,
-    output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown; csv: one row per rollout.")] = "table",
+    thinking: Annotated[bool | None, typer.Option(help="The template's thinking flag; default: its own.")] = None,
+    windows: Annotated[str | None, typer.Option(help="Context windows in tokens, with commas between.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw growth and survival of the context (.png, .pdf).")] = None,
+    output: Annotated[
+        Literal["table", "csv", "turns"], typer.Option(help="What is shown; csv: one row per rollout; turns: per turn.")
+    ] = "table",
 ) -> None:
-    """Turns, messages, tool calls, and with --target prompt tokens, of a set of rollouts."""
+    """Turns, messages, calls; with --target also tokens, what of a turn's prefix survives, and windows exceeded."""
     from tqdm import tqdm
 
     from agentbench_spec.models import load_tokenizer
     from agentbench_spec.render import Renderer
-    from agentbench_spec.rollout_stats import rollout_stats, summarize
     from agentbench_spec.source import load_rollouts
+    from agentbench_spec.turn_stats import WINDOWS, measure_rollouts, plot_turns
 
-    rollouts = load_rollouts(_workload(source, set_ or []), limit=limit, seed=seed)
-    renderer = Renderer(load_tokenizer(target)) if target else None
-    each = rollout_stats(
-        tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False),
-        prompt_tokens=(lambda rollout, index: len(renderer.prompt(rollout, index))) if renderer else None,
-    )
-    if output == "csv":
-        print(each.to_csv(index=False), end="", flush=True)
+    if target is None and (plot or windows or output == "turns"):
+        raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
+    sizes = tuple(map(_window, windows.split(","))) if windows else WINDOWS
+    rollouts = load_rollouts(_workload(source, set_ or [], target=target), limit=limit, seed=seed)
+    renderer = Renderer(load_tokenizer(target), thinking) if target else None
+    found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
+    if plot and found.turns is not None:
+        _say(f"plot: {plot_turns(found.turns, plot, sizes, title=f'{source} in tokens of {target}')}")
+    chosen = found.turns if output == "turns" else found.rollouts
+    if output != "table" and chosen is not None:
+        print(chosen.to_csv(index=False), end="", flush=True)
         return
-    each[by] = each[by].fillna(f"(no {by})")
-    grouped = summarize(each, by)
+    _show_stats(found.rollouts, found.turns, by, sizes)
+
+
+def _window(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ConfigError(f"--windows: expected numbers of tokens, found {text!r}")
+    return int(text)
+
+
+def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, windows: Sequence[int]) -> None:
+    from agentbench_spec.rollout_stats import summarize
+    from agentbench_spec.turn_stats import summarize_turns
+
+    missing = f"(no {by})"
+    rollouts[by] = rollouts[by].fillna(missing)
+    grouped = summarize(rollouts, by)
     for table in _stats_tables(grouped, by):
         console.print(table)
-    _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
+    last: dict[str, Any] = {"rollouts": len(rollouts), "groups": json.loads(grouped.to_json(orient="index"))}
+    if turns is not None:
+        turns[by] = turns[by].fillna(missing)
+        per_turn = summarize_turns(turns, by, windows)
+        console.print(_turns_table(per_turn, by, windows))
+        last["turns"] = json.loads(per_turn.to_json(orient="index"))
+    _last_line(last)
+
+
+def _turns_table(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Table:
+    """One line a group: what a turn adds and loses, and how many turns exceed each window."""
+    spreads = ("reply_tokens", "new_tokens", "lost_tokens")
+    headings = [f"{name.replace('_', ' ')}\nmedian / p90 / max" for name in spreads]
+    table = _table(by)
+    for heading in (*headings, "append-only", "reuse", *(f"over {window:,}" for window in windows)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group, row in per_turn.iterrows():
+        cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
+        shares = [_number(row[name], ".1%") for name in ("append_only", "reuse")]
+        over = [_number(row[f"over_{window}"]) for window in windows]
+        table.add_row(Text(str(group)), *cells, *shares, *over)
+    return table
+
+
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:

@@ -33,6 +33,19 @@ def _dtype(value: Any) -> Any:
 Dtype = Annotated[Literal["auto", "float64", "float32", "bfloat16", "float16"], BeforeValidator(_dtype)]
 
 
+class RopeScaling(_Section):
+    """Static YaRN: a longer window for the target, and with it for every drafter that shares its positions."""
+
+    rope_type: Literal["yarn"] = "yarn"
+    factor: float = Field(gt=1)
+    """The window becomes factor x the original one."""
+    original_max_position_embeddings: int | None = Field(default=None, ge=1)
+    """Window the model was trained for; None: the one its config names (Qwen3's says 40960, its card 32768)."""
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    attention_factor: float | None = None
+
+
 class TargetConfig(_Section):
     """The model that is decoded."""
 
@@ -46,6 +59,10 @@ class TargetConfig(_Section):
     """auto, cpu, cuda, cuda:1, ..."""
     capacity_tokens: int | None = Field(default=None, ge=16)
     """Longest text the engine allocates for; None: the model's trained window."""
+    rope_scaling: RopeScaling | None = None
+    """YaRN for the whole run, such as {factor = 2.0}; it changes outputs at every length. None: as trained."""
+    beyond_window: Literal["refuse", "flag"] = "refuse"
+    """A turn longer than the trained window: not measured, or measured up to capacity_tokens and labelled so."""
     fast_linears: bool = True
     """On a CPU, race linear kernels and use the fastest (see agentbench_spec/linear.py)."""
 

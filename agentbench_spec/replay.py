@@ -132,7 +132,8 @@ class Replayer:
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
         """(status, why) if the turn cannot be measured at all."""
         need, window = len(prompt) + self.conditions.limits.max_new_tokens, self.target.info.max_positions
-        if need > min(window, self.target.capacity):
+        flagged = self.conditions.beyond_window == "flag"
+        if need > (self.target.capacity if flagged else min(window, self.target.capacity)):
             return "oversized", (
                 f"{len(prompt)} prompt tokens + {self.conditions.limits.max_new_tokens} new ones exceed the target's "
                 f"window of {window} (engine capacity {self.target.capacity})"
@@ -235,6 +236,8 @@ class Replayer:
         shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
         row = TurnRow(**shared, drafter=name, **fields)
         fill_prefill(row, state, self.target.cache.bytes_per_token)
+        if (row.context_tokens or 0) + self.conditions.limits.max_new_tokens > self.target.info.max_positions:
+            row.labels["beyond_window"] = "yes"
         return row
 
     def _compare(self, state: TurnState, name: str) -> Comparison | None:

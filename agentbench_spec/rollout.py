@@ -26,6 +26,7 @@ __all__ = [
     "FileWorkload",
     "Message",
     "Rollout",
+    "TokenCounter",
     "ToolCall",
     "View",
     "Workload",
@@ -35,6 +36,7 @@ __all__ = [
     "read_rollouts",
     "require_file",
     "spread_sample",
+    "token_counter",
     "write_rollouts",
 ]
 
@@ -87,6 +89,28 @@ class Workload(Protocol):
         Raises ConfigError naming the file, row and field if the data cannot be used.
         """
         ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens as one target does; lengths in characters are never turned into tokens by a rule of thumb."""
+
+    def text(self, text: str) -> int:
+        """Tokens of a plain text."""
+        ...
+
+    def prompt(self, rollout: Rollout, index: int) -> int:
+        """Tokens of the prompt that asks for message `index`, in the target's chat template."""
+        ...
+
+
+def token_counter(target: str) -> TokenCounter:
+    """The counter of a target (hub id, folder or embedded model), by its own tokenizer and template.
+
+    Raises ConfigError if the target's tokenizer cannot be loaded.
+    """
+    from agentbench_spec.counting import TargetTokens
+
+    return TargetTokens(target)
 
 
 def read_rollouts(path: Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:
