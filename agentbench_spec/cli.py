@@ -436,24 +436,27 @@ def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, win
     if turns is not None:
         turns[by] = turns[by].fillna(missing)
         per_turn = summarize_turns(turns, by, windows)
-        console.print(_turns_table(per_turn, by, windows))
+        for table in _turns_tables(per_turn, by, windows):
+            console.print(table)
         last["turns"] = json.loads(per_turn.to_json(orient="index"))
     _last_line(last)
 
 
-def _turns_table(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Table:
-    """One line a group: what a turn adds and loses, and how many turns exceed each window."""
+def _turns_tables(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Iterator[Table]:
+    """What a turn adds and loses, and how many turns exceed each window; one line a group."""
     spreads = ("reply_tokens", "new_tokens", "lost_tokens")
-    headings = [f"{name.replace('_', ' ')}\nmedian / p90 / max" for name in spreads]
-    table = _table(by)
-    for heading in (*headings, "append-only", "reuse", *(f"over {window:,}" for window in windows)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    growth, over = _table(by), _table(by)
+    for name in spreads:
+        growth.add_column(f"{name.replace('_', ' ')}\nmedian / p90 / max", justify="right", no_wrap=True)
+    for heading in ("append-only", "reuse"):
+        growth.add_column(heading, justify="right", no_wrap=True)
+    for window in windows:
+        over.add_column(f"turns over\n{window:,} tokens", justify="right", no_wrap=True)
     for group, row in per_turn.iterrows():
         cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
-        shares = [_number(row[name], ".1%") for name in ("append_only", "reuse")]
-        over = [_number(row[f"over_{window}"]) for window in windows]
-        table.add_row(Text(str(group)), *cells, *shares, *over)
-    return table
+        growth.add_row(Text(str(group)), *cells, *(_number(row[name], ".1%") for name in ("append_only", "reuse")))
+        over.add_row(Text(str(group)), *(_number(row[f"over_{window}"]) for window in windows))
+    yield from (growth, over)
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
