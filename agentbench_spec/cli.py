@@ -364,7 +364,7 @@ def import_(
     source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
     written = write_rollouts(out, source.with_progress())
     _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
-    counts = {"repaired": source.repaired, "bad": source.bad_rows, "formats": dict(source.formats)}
+    counts = {"repaired": source.repaired, "bad_rows": source.bad_rows, "formats": dict(source.formats)}
     _last_line({"rollouts": written, **counts, "file": str(out)})
 
 

@@ -91,7 +91,10 @@ class TraceImport:
                 continue
             digest = digest or file_sha256(file)
             source = {"file": _name(root, file), "row": row.number, "sha256": digest}
-            rollout = self._convert(row, self._logged_calls(row) or row.value, source)
+            calls = self._logged_calls(row)
+            if calls:
+                source["prompts"] = f"{_COMPLETIONS}/{row.value['instance_id']}"
+            rollout = self._convert(row, calls or row.value, source)
             if rollout is not None:
                 yield rollout
 
@@ -136,6 +139,7 @@ class TraceImport:
                 workload=self.workload,
                 source=source,
                 notes=dict.fromkeys(row.repairs),
+                clean=True,
             )
         except RowFault as fault:
             self._refuse(BadLine(row.path, row.number, fault.field, fault.reason))
@@ -188,7 +192,12 @@ def _keys(value: Any) -> set[str]:
 
 
 def _name(root: Path, file: Path) -> str:
-    return file.name if file == root else file.relative_to(root.parent).as_posix()
+    return _text(file.name if file == root else file.relative_to(root.parent).as_posix())
+
+
+def _text(name: str) -> str:
+    """A file's name as text: one that is not UTF-8 cannot be stored as it is."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stem(path: Path) -> str:
@@ -196,7 +205,7 @@ def _stem(path: Path) -> str:
     name = path.name
     while (end := Path(name).suffix) and (end in _ENDINGS) and name != end:
         name = name.removesuffix(end)
-    return name
+    return _text(name)
 
 
 _ENDINGS = {".json", ".jsonl", ".gz", ".parquet", ".traj", ".txt", ".ndjson"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentbench_spec.importing.draft import Draft, items_of
+from agentbench_spec.importing.draft import Contexts, Draft, items_of
 from agentbench_spec.importing.jsontext import loads
 from agentbench_spec.importing.notes import RowFault, short
 from agentbench_spec.importing.prompts import PromptLog
@@ -52,38 +52,24 @@ def _history(items: Sequence[Any], draft: Draft) -> list[tuple[bool, Message]]:
     found: list[tuple[bool, Message]] = []
     for i, item in enumerate(items):
         demo = isinstance(item, Mapping) and bool(item.get("is_demo"))
-        for message in draft.read(item, f"history[{i}]", len(found)):
-            if demo and message.role == "assistant":
-                draft.notes.add("an assistant message of a demonstration: marked synthetic, no reference", len(found))
-                message = message.model_copy(update={"synthetic": True})
-            found.append((demo, message))
+        found += ((demo, message) for message in draft.read_logged(item, f"history[{i}]", len(found)))
     return found
 
 
 def _from_queries(steps: Sequence[Mapping[str, Any]], history: list[tuple[bool, Message]], draft: Draft) -> None:
     """Replay the recorded prompts; replies come from the log, which has the calls, or else from the step."""
-    log = PromptLog()
+    log, contexts = PromptLog(), Contexts(draft)
     replies = _Replies(history, steps)
     for i, step in enumerate(steps):
-        context: list[Message] = []
-        for k, item in enumerate(step["query"]):
-            context += _spoken(item, draft.read(item, f"trajectory[{i}].query[{k}]", len(context)))
-        if not context:
-            raise RowFault(f"trajectory[{i}].query", "holds no chat message")
+        context = contexts.read(step["query"], f"trajectory[{i}].query")
         reply = replies.of(i)
         if reply is None:
             draft.notes.add("the reply is not in the history: taken from the step's response", len(log.messages))
         log.turn(context, reply or _response(step, f"trajectory[{i}]", draft))
     for message in replies.rest():
         log.append(message)
-    draft.use_prompts(log)
+    draft.use_prompts(log, exact=True)
     draft.notes.add("prompts are the recorded queries")
-
-
-def _spoken(item: Any, messages: list[Message]) -> list[Message]:
-    if not (isinstance(item, Mapping) and item.get("is_demo")):
-        return messages
-    return [m.model_copy(update={"synthetic": True}) if m.role == "assistant" else m for m in messages]
 
 
 class _Replies:
@@ -116,7 +102,7 @@ class _Replies:
 
 def _response(step: Mapping[str, Any], where: str, draft: Draft) -> Message:
     text = step.get("response") if step.get("response") is not None else step.get("thought")
-    return draft.read({"role": "assistant", "content": text}, where)[0]
+    return draft.read_reply({"role": "assistant", "content": text}, where, len(draft.messages))
 
 
 def _from_steps(steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:

@@ -48,7 +48,7 @@ ONE_FILE: dict[str, tuple[str, str, list[tuple[str, str]], list[str]]] = {
         "openhands",
         "suatatatata",
         [("k1", "execute_bash"), ("k2", "execute_bash"), ("k3", "execute_bash"), ("k4", "execute_bash")],
-        ["condensed: 2 earlier events", "condensed: 1 earlier events"],
+        ["condensed: 2 earlier events", "kind 'condensation_request'", "condensed: 1 earlier events"],
     ),
     "openhands_orphan.jsonl": (
         "openhands",
@@ -120,7 +120,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", SEVERAL)
 @pytest.mark.parametrize("store", ["as it is", "gzip", "parquet"])
 def test_file_with_rows(name: str, store: str, tmp_path: Path) -> None:
-    """Fails if rows get lost, or read otherwise from gzip (under a plain name) or from parquet with its null padding."""
+    """Fails if rows get lost, or are read otherwise from gzip (under a plain name) or parquet (with its nulls)."""
     path = DATA / name
     if store == "gzip":
         path = tmp_path / name
@@ -247,7 +247,11 @@ def test_demonstration_replies_are_no_references() -> None:
 
 def test_named_format_overrides_detection(tmp_path: Path) -> None:
     """Fails if --format is ignored, or a row of another format passes under it in silence."""
-    both = {"id": "x", "messages": [], "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    both = {
+        "id": "x",
+        "messages": [],
+        "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+    }
     path = write(tmp_path / "both.jsonl", both)
     assert "messages and conversations could each be" in str(imported(path)[1][0])
     write(path, {**both, "messages": None})
