@@ -43,6 +43,8 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", help="A setting,
 Options = Annotated[list[str] | None, typer.Option("--set", help="An option of it, key=value; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Rollouts; a smaller limit is a subset of a larger one.")]
+Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or folder; always wins.")]
+Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
 
 
@@ -97,6 +99,8 @@ def _last_line(value: dict[str, Any]) -> None:
 def run(
     target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
     workload: Annotated[str | None, typer.Option(help="Installed workload, module:factory, or a .jsonl file.")] = None,
+    data: Data = None,
+    offline_standin: Standin = False,
     drafter: Annotated[
         list[str] | None, typer.Option(help="Name, module:factory, or NAME=CHECKPOINT; repeatable.")
     ] = None,
@@ -128,6 +132,8 @@ def run(
         "target.dtype": dtype,
         "workload.name": workload,
         "workload.limit": limit,
+        "workload.options.data": str(data) if data else None,
+        "workload.options.offline_standin": offline_standin or None,
         "drafters": drafter or None,
         "decode.k": k,
         "decode.max_new_tokens": max_new_tokens,
@@ -304,6 +310,8 @@ def _load_target(source: str) -> Target:
 def build(
     workload: Annotated[str, typer.Argument(help="Installed workload, module:factory, or a rollouts file.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")],
+    data: Data = None,
+    offline_standin: Standin = False,
     limit: Limit = None,
     seed: Seed = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Pass over bad lines of a file, listing them.")] = False,
@@ -315,7 +323,7 @@ def build(
 
     if not is_file(out.name):
         raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
-    source = _workload(workload, set_ or [], lenient=lenient)
+    source = _workload(workload, _options(set_, data, offline_standin), lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
@@ -323,11 +331,18 @@ def build(
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
 
 
-def _workload(name: str, assignments: list[str], *, lenient: bool = False, target: str | None = None) -> Workload:
+def _options(assignments: list[str] | None, data: Path | None, standin: bool) -> dict[str, Any]:
+    """A workload's options: what is set, and what has a flag of its own."""
     from agentbench_spec.config import parse_options
+
+    flags = {"data": str(data) if data else None, "offline_standin": standin or None}
+    return parse_options(assignments or ()) | {name: value for name, value in flags.items() if value is not None}
+
+
+def _workload(name: str, options: dict[str, Any], *, lenient: bool = False, target: str | None = None) -> Workload:
     from agentbench_spec.source import open_workload
 
-    return open_workload(name, parse_options(assignments), lenient=lenient, target=target)
+    return open_workload(name, options, lenient=lenient, target=target)
 
 
 @rollouts_app.command("import")
@@ -383,6 +398,8 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
 def stats(
     source: Annotated[str, typer.Argument(help="Rollouts file, installed workload, or module:factory.")],
     target: Annotated[str | None, typer.Option(help="Count tokens with this target's tokenizer and template.")] = None,
+    data: Data = None,
+    offline_standin: Standin = False,
     limit: Limit = None,
     seed: Seed = 0,
     by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
@@ -405,7 +422,8 @@ def stats(
     if target is None and (plot or windows or output == "turns"):
         raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
     sizes = tuple(map(_window, windows.split(","))) if windows else WINDOWS
-    rollouts = load_rollouts(_workload(source, set_ or [], target=target), limit=limit, seed=seed)
+    workload = _workload(source, _options(set_, data, offline_standin), target=target)
+    rollouts = load_rollouts(workload, limit=limit, seed=seed)
     renderer = Renderer(load_tokenizer(target), thinking) if target else None
     found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
     if plot and found.turns is not None:
@@ -436,24 +454,27 @@ def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, win
     if turns is not None:
         turns[by] = turns[by].fillna(missing)
         per_turn = summarize_turns(turns, by, windows)
-        console.print(_turns_table(per_turn, by, windows))
+        for table in _turns_tables(per_turn, by, windows):
+            console.print(table)
         last["turns"] = json.loads(per_turn.to_json(orient="index"))
     _last_line(last)
 
 
-def _turns_table(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Table:
-    """One line a group: what a turn adds and loses, and how many turns exceed each window."""
+def _turns_tables(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Iterator[Table]:
+    """What a turn adds and loses, and how many turns exceed each window; one line a group."""
     spreads = ("reply_tokens", "new_tokens", "lost_tokens")
-    headings = [f"{name.replace('_', ' ')}\nmedian / p90 / max" for name in spreads]
-    table = _table(by)
-    for heading in (*headings, "append-only", "reuse", *(f"over {window:,}" for window in windows)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    growth, over = _table(by), _table(by)
+    for name in spreads:
+        growth.add_column(f"{name.replace('_', ' ')}\nmedian / p90 / max", justify="right", no_wrap=True)
+    for heading in ("append-only", "reuse"):
+        growth.add_column(heading, justify="right", no_wrap=True)
+    for window in windows:
+        over.add_column(f"turns over\n{window:,} tokens", justify="right", no_wrap=True)
     for group, row in per_turn.iterrows():
         cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
-        shares = [_number(row[name], ".1%") for name in ("append_only", "reuse")]
-        over = [_number(row[f"over_{window}"]) for window in windows]
-        table.add_row(Text(str(group)), *cells, *shares, *over)
-    return table
+        growth.add_row(Text(str(group)), *cells, *(_number(row[name], ".1%") for name in ("append_only", "reuse")))
+        over.add_row(Text(str(group)), *(_number(row[f"over_{window}"]) for window in windows))
+    yield from (growth, over)
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:

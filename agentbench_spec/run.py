@@ -103,7 +103,7 @@ def run(
     data = data_facts(workload, rollouts)
     for left_out in data["left_out"]:
         tell(f"left out: {left_out}")
-    bench = Bench.open(config, tell, name=_row_name(config.workload.name, workload))
+    bench = Bench.open(config, tell, workload=_row_name(config.workload.name, workload))
     card = measure_card(bench.target)
     for line in card.lines(()):
         tell(line)
@@ -136,8 +136,8 @@ class Bench:
     provenance: dict[str, Any]
 
     @classmethod
-    def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, name: str | None = None) -> Bench:
-        """Load what the settings name; name: of the workload in the rows, None: as the settings have it.
+    def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
+        """Load what the settings name; workload: its name in the rows, None: as the settings have it.
 
         Raises ConfigError for what cannot be loaded or does not fit together."""
         drafters = _load_drafters(config)
@@ -165,7 +165,7 @@ class Bench:
             target=target,
             drafters=drafters,
             renderer=renderer,
-            replayer=Replayer(target, drafters, renderer, conditions, name or file_name(config.workload.name)),
+            replayer=Replayer(target, drafters, renderer, conditions, workload or file_name(config.workload.name)),
             kernels=kernels,
             provenance=loaded.provenance,
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from localmodel import save_model, save_rollouts
+from localmodel import session as local
+from runkit import call
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollout import Message, Rollout, ToolCall
@@ -102,3 +105,27 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
     with pytest.raises(ConfigError, match=r"plot\.xyz.*\.png"):
         plot_turns(turns, tmp_path / "plot.xyz")
+
+
+def test_the_command_shows_growth_and_windows(tmp_path: Path) -> None:
+    """Fails if `rollouts stats --target` shows no survival, miscounts a window, or its CSV has not a line a turn."""
+    model, data = save_model(tmp_path / "model"), save_rollouts(tmp_path / "a.jsonl", local("a", 3), local("b", 2))
+    plot = tmp_path / "growth.svg"
+    stats = ("rollouts", "stats", data, "--target", model)
+    done = call(*stats, "--windows", "1,99999", "--plot", plot)
+    (group,) = done.last["turns"].values()
+    assert (group["rollouts"], group["turns"], group["over_1"], group["over_99999"]) == (2, 5, 5, 0)
+    assert 0 < group["reuse"] < 1 and plot.read_text().lstrip().startswith("<?xml")
+    lines = call(*stats, "--output", "turns").out.splitlines()
+    assert len(lines) == 6 and lines[0].split(",")[5:] == [
+        *("prompt_tokens", "reply_tokens", "kept_tokens", "lost_tokens", "new_tokens", "reuse")
+    ]
+
+
+def test_tokens_without_a_target_are_refused(tmp_path: Path) -> None:
+    """Fails if windows are counted in anything but a target's tokens, or a number that is none passes."""
+    data = save_rollouts(tmp_path / "a.jsonl", local("a", 1))
+    refused = call("rollouts", "stats", data, "--windows", "8192")
+    assert refused.code == 2 and "--target" in refused.error
+    wrong = call("rollouts", "stats", data, "--target", "x", "--windows", "8k")
+    assert wrong.code == 2 and "found '8k'" in wrong.error

@@ -113,6 +113,6 @@ def test_two_long_sessions_replay_inside_the_window(tmp_path: Path) -> None:
     assert {row.status for row in done.rows} <= {"ok", "oversized"}
     measured = [row for row in done.rows if row.status == "ok"]
     assert all((row.context_tokens or 0) + 6 <= 8192 for row in measured)
-    assert sum(row.rollout == claude.id for row in measured) >= 40, "most of the first 30 turns fit 8,192 tokens"
+    assert sum(row.rollout == claude.id for row in measured) >= 36, "18 of the first 30 turns fit 8,192 tokens"
     later = [row for row in measured if row.turn > 0]
     assert all((row.reused_tokens or 0) > 0 for row in later), "only what is new is prefilled"

@@ -13,10 +13,12 @@ from agentbench_spec_workloads.synthetic.session import Shape, build_session, ch
 from agentbench_spec_workloads.synthetic.world import TOOLS, World
 from agentbench_spec_workloads.synthetic_agent import make
 from template_kit import Bytes, assert_renders
+from typer.testing import CliRunner
 
+from agentbench_spec.cli import app
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import available, load_workload
-from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollout import Rollout, read_rollouts
 
 
 def world() -> World:
@@ -168,3 +170,13 @@ def test_samples_nest() -> None:
     """Fails if a smaller sample of stand-ins or sessions is no beginning of a larger one."""
     for workload in (make(turns=5, sessions=4), load_workload("gsm8k", offline_standin=True)):
         assert list(workload.rollouts(limit=4, seed=2))[:2] == list(workload.rollouts(limit=2, seed=2))
+
+
+def test_the_flags_of_the_command_line_reach_the_workload(tmp_path: Path) -> None:
+    """Fails if --data or --offline-standin is not the option of that name."""
+    out = tmp_path / "a.jsonl"
+    done = CliRunner().invoke(app, ["rollouts", "build", "alpaca", "--offline-standin", "--limit", "2", "-o", str(out)])
+    assert done.exit_code == 0 and [r.labels["stands_in_for"] for r in read_rollouts(out)] == ["alpaca"] * 2
+    gone = str(tmp_path / "gone.jsonl")
+    missing = CliRunner().invoke(app, ["rollouts", "stats", "alpaca", "--data", gone])
+    assert missing.exit_code == 2 and "gone.jsonl: no such file" in missing.stderr.replace("\n", "")
