@@ -28,6 +28,7 @@ from agentbench_spec.errors import AgentBenchError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
     from agentbench_spec.target import Target
@@ -215,6 +216,113 @@ def _new_folder(target: str, workload: str) -> Path:
     return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
 
 
+@app.command()
+@_command
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table1, table2, table3, table4, table5, figure1b or figure5.")],
+    target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Offline data, and smollm2-135m if no target.")] = False,
+    drafter: Annotated[list[str] | None, typer.Option(help="NAME=CHECKPOINT, or a further drafter.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rollouts a column, in place of the preset's.")] = None,
+    concurrency: Annotated[str, typer.Option(help="For table4, such as 1,2,4.")] = "",
+    set_: Assignments = None,
+    presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs there are reused.")] = Path(
+        "results/reproduce"
+    ),
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+) -> None:
+    """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    from agentbench_spec.export import sheet
+    from agentbench_spec.reproduce import Request, table_folder
+    from agentbench_spec.reproduce import reproduce as reproduce_table
+    from agentbench_spec.reproduce_report import write_everything
+
+    request = Request(
+        target=target,
+        embedded=embedded,
+        drafters=drafter or (),
+        limit=limit,
+        concurrency=_numbers(concurrency),
+        assignments=set_ or (),
+        presets=presets,
+        results=results,
+    )
+    done = reproduce_table(table, request, lambda line: _say(line, "dim"))
+    folder = out or table_folder(results, done.plan)
+    files = write_everything(done, folder)
+    for found in done.tables:
+        _print_sheet(sheet(found))
+    _say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
+    notes = [note for found in done.tables for note in found.notes]
+    lossless = not any("NOT LOSSLESS" in note for note in notes)
+    _last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
+    if not lossless:
+        _say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--concurrency {text!r}: expected whole numbers with commas between, such as 1,2,4"
+        ) from None
+
+
+def _print_sheet(found: Sheet) -> None:
+    table = _table(*found.headings)
+    table.title, table.title_justify = found.title, "left"
+    for line in found.lines:
+        table.add_row(*map(Text, line))
+    console.print(table)
+    for note in found.notes:
+        _say(note, "yellow" if "NOT LOSSLESS" in note or note.startswith("warning") else "dim")
+
+
+@app.command()
+@_command
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+) -> None:
+    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    from agentbench_spec.export import write_summary
+    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.summary import summarise
+
+    manifest, rows = read_run(run)
+    counting = manifest.get("settings", {}).get("measure", {})
+    summary = summarise(
+        rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
+    )
+    file = write_summary(summary, run.resolve().name, out)
+    _say(f"written: {file}")
+    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
+
+
+@app.command()
+@_command
+def compare(
+    old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
+    new: Annotated[Path, typer.Argument(help="Run folder after it.")],
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
+    seed: Seed = 0,
+) -> None:
+    """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
+    from agentbench_spec.compare import compare_runs, comparison_sheet
+    from agentbench_spec.runfolder import read_run
+
+    found = compare_runs(read_run(old), read_run(new), tolerance=tolerance, seed=seed)
+    _print_sheet(comparison_sheet(found))
+    for line in found.regressions:
+        _say(line, "red", "fell: ")
+    _last_line(found.as_dict())
+    if found.regressions:
+        raise typer.Exit(1)
+
+
 @app.command("list")
 @_command
 def list_() -> None:
@@ -303,6 +411,28 @@ def _load_target(source: str) -> Target:
     from agentbench_spec.target import Target
 
     return Target(load_model(source)[0], name=source, capacity=512)
+
+
+@app.command()
+@_command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
+    ] = None,
+) -> None:
+    """Turn runs into one self-contained HTML page."""
+    from agentbench_spec.report import save_figures, write_report
+
+    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
+    saved = save_figures(runs, figures) if figures else []
+    _say(f"report: {page}")
+    if figures:
+        _say(f"{len(saved)} figure files in {figures}")
+    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
 
 
 @rollouts_app.command("build")
