@@ -28,12 +28,13 @@ from agentbench_spec.errors import AgentBenchError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
     from agentbench_spec.target import Target
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, help=__doc__)
-rollouts_app = typer.Typer(no_args_is_help=True, help="Build, check and describe rollout files.")
+rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and describe rollout files.")
 app.add_typer(rollouts_app, name="rollouts")
 
 console = Console(stderr=True)
@@ -209,6 +210,92 @@ def _new_folder(target: str, workload: str) -> Path:
     return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
 
 
+@app.command()
+@_command
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table1, table2, table3, table4, table5, figure1b or figure5.")],
+    target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Offline data, and smollm2-135m if no target.")] = False,
+    drafter: Annotated[list[str] | None, typer.Option(help="NAME=CHECKPOINT, or a further drafter.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rollouts a column, in place of the preset's.")] = None,
+    concurrency: Annotated[str, typer.Option(help="For table4, such as 1,2,4.")] = "",
+    set_: Assignments = None,
+    presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs there are reused.")] = Path(
+        "results/reproduce"
+    ),
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+) -> None:
+    """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    from agentbench_spec.export import sheet
+    from agentbench_spec.reproduce import Request, table_folder
+    from agentbench_spec.reproduce import reproduce as reproduce_table
+    from agentbench_spec.reproduce_report import write_everything
+
+    request = Request(
+        target=target,
+        embedded=embedded,
+        drafters=drafter or (),
+        limit=limit,
+        concurrency=_numbers(concurrency),
+        assignments=set_ or (),
+        presets=presets,
+        results=results,
+    )
+    done = reproduce_table(table, request, lambda line: _say(line, "dim"))
+    folder = out or table_folder(results, done.plan)
+    files = write_everything(done, folder)
+    for found in done.tables:
+        _print_sheet(sheet(found))
+    _say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
+    notes = [note for found in done.tables for note in found.notes]
+    lossless = not any("NOT LOSSLESS" in note for note in notes)
+    _last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
+    if not lossless:
+        _say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--concurrency {text!r}: expected whole numbers with commas between, such as 1,2,4"
+        ) from None
+
+
+def _print_sheet(found: Sheet) -> None:
+    table = _table(*found.headings)
+    table.title, table.title_justify = found.title, "left"
+    for line in found.lines:
+        table.add_row(*map(Text, line))
+    console.print(table)
+    for note in found.notes:
+        _say(note, "yellow" if "NOT LOSSLESS" in note or note.startswith("warning") else "dim")
+
+
+@app.command()
+@_command
+def compare(
+    old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
+    new: Annotated[Path, typer.Argument(help="Run folder after it.")],
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
+    seed: Seed = 0,
+) -> None:
+    """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
+    from agentbench_spec.compare import compare_runs, comparison_sheet
+    from agentbench_spec.runfolder import read_run
+
+    found = compare_runs(read_run(old), read_run(new), tolerance=tolerance, seed=seed)
+    _print_sheet(comparison_sheet(found))
+    for line in found.regressions:
+        _say(line, "red", "fell: ")
+    _last_line(found.as_dict())
+    if found.regressions:
+        raise typer.Exit(1)
+
+
 @app.command("list")
 @_command
 def list_() -> None:
@@ -350,6 +437,32 @@ def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Wo
     from agentbench_spec.source import open_workload
 
     return open_workload(name, parse_options(assignments), lenient=lenient)
+
+
+@rollouts_app.command("import")
+@_command
+def import_(
+    paths: Annotated[list[Path], typer.Argument(help="Trace files, or folders of them.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")],
+    format: Annotated[str, typer.Option(help="auto: told by content, row by row; or a format's name.")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Workload name of the rollouts; default: that of --out.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that is no rollout.")] = False,
+) -> None:
+    """Read agent traces of any known format and write them as rollouts; repairs are noted, bad rows listed."""
+    from agentbench_spec.importing import TraceImport
+    from agentbench_spec.rollout import BadLine, write_rollouts
+
+    def tell(bad: BadLine) -> None:
+        _say(str(bad), "red")
+
+    source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
+    written = write_rollouts(out, source.with_progress())
+    console.print(
+        f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows",
+        highlight=False,
+    )
+    counts = {"repaired": source.repaired, "bad": source.bad_rows, "formats": dict(source.formats)}
+    _last_line({"rollouts": written, **counts, "file": str(out)})
 
 
 @rollouts_app.command("validate")

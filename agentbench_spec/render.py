@@ -64,12 +64,12 @@ class Renderer:
         return tuple(self._notes)
 
     def prompt(self, rollout: Rollout, index: int) -> list[int]:
-        """Token ids of messages[:index] with the tools in force and the generation prompt.
+        """Token ids of what the model saw before message `index`, with the tools in force and the generation prompt.
 
         Raises ConfigError if the template refuses the messages or there are none before `index`.
         """
         where = _where(rollout, index, last=len(rollout.messages))
-        return self._encode(self._text(rollout.messages[:index], rollout.tools_at(index), where, header=True))
+        return self._encode(self._text(rollout.context_at(index), rollout.tools_at(index), where, header=True))
 
     def reply(self, rollout: Rollout, index: int) -> list[int]:
         """Token ids of the recorded assistant message as emitted after `prompt(rollout, index)`, stop token last.
@@ -108,7 +108,7 @@ class Renderer:
 
     def _split(self, rollout: Rollout, index: int, where: str) -> tuple[str, str]:
         """The generation prompt, and the assistant turn as the template renders it."""
-        context, tools = rollout.messages[:index], rollout.tools_at(index)
+        context, tools = rollout.context_at(index), rollout.tools_at(index)
         message = self._spoken(rollout.messages[index])
         if found := self._difference(context, message, tools, where):
             return found

@@ -72,9 +72,11 @@ class Section:
     manifest: str
 
 
-def write_report(folders: Sequence[Path], out: Path, *, tables: Sequence[Grid] = ()) -> Path:
+def write_report(
+    folders: Sequence[Path], out: Path, *, tables: Sequence[Grid] = (), throughput: Sequence[ThroughputPoint] = ()
+) -> Path:
     """Write the report over the runs in `folders` to `out`; returns `out`. Raises what `build_report` raises."""
-    page = build_report(folders, tables=tables)
+    page = build_report(folders, tables=tables, throughput=throughput)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes_atomic(out, page.encode())
     return out
@@ -88,8 +90,8 @@ def build_report(
     Raises ConfigError if a folder holds no run or one without rows, or if matplotlib is missing; MeasurementError if
     the rows of one run were measured under different conditions.
     """
-    if not folders:
-        raise ConfigError("a report needs at least one run folder")
+    if not folders and not tables:
+        raise ConfigError("a report needs at least one run folder, or a table")
     runs = [(folder, *_read(folder)) for folder in folders]
     summaries = [summarise(rows, **_counting(manifest)) for _, manifest, rows in runs]
     sections = [

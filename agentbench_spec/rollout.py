@@ -11,12 +11,13 @@ import difflib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from agentbench_spec.errors import ConfigError, ContractError
 from agentbench_spec.jsonl import BadLine, file_sha256, json_objects, require_file, write_json_lines
+from agentbench_spec.messages import FrozenModel, Message, ToolCall, View, shown, view_fault
 
 __all__ = [
     "SCHEMA",
@@ -25,52 +26,26 @@ __all__ = [
     "FileWorkload",
     "Message",
     "Rollout",
+    "TokenCounter",
     "ToolCall",
+    "View",
     "Workload",
     "file_sha256",
     "json_objects",
+    "parse_rollout",
     "read_rollouts",
     "require_file",
     "spread_sample",
+    "token_counter",
     "write_rollouts",
 ]
 
-SCHEMA = 1
-"""Version of the rollout JSONL form; readers refuse newer ones."""
+SCHEMA = 2
+"""Version of the rollout JSONL form; readers refuse newer ones. A line without views is written as version 1."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ToolCall(_Model):
-    """One call an assistant message makes."""
-
-    name: str
-    arguments: dict[str, Any]
-    id: str = ""
-    raw_arguments: str | None = None
-    """The arguments as recorded, kept where they were a string, for exact replay."""
-
-
-class Message(_Model):
-    """One chat message."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning: str | None = None
-    """Thinking recorded apart from the content."""
-    tools: tuple[dict[str, Any], ...] | None = None
-    """If not None: the tool list in force from this message on (it replaces the earlier one)."""
-    synthetic: bool = False
-    """True if the text is ours, not recorded; a synthetic assistant message is never a reference."""
-
-
-class Rollout(_Model):
-    """One agent session: an ordered list of messages over which the context only grows."""
+class Rollout(FrozenModel):
+    """One agent session: an ordered list of messages over which the context grows."""
 
     id: str = Field(min_length=1)
     workload: str
@@ -79,6 +54,8 @@ class Rollout(_Model):
     tools: tuple[dict[str, Any], ...] = ()
     """JSON-schema function declarations, {"type": "function", "function": {...}}, in force from the start."""
     messages: tuple[Message, ...] = Field(min_length=1)
+    views: tuple[View, ...] = ()
+    """Where the model saw earlier messages otherwise than recorded: elided, condensed, closed. Empty: append-only."""
     labels: dict[str, Any] = Field(default_factory=dict)
     """Anything worth grouping by: category, length bucket, task."""
     notes: tuple[str, ...] = ()
@@ -87,6 +64,10 @@ class Rollout(_Model):
     def decode_points(self) -> list[int]:
         """Indices of the assistant messages that follow at least one other message."""
         return [i for i, m in enumerate(self.messages) if m.role == "assistant" and i > 0]
+
+    def context_at(self, index: int) -> tuple[Message, ...]:
+        """Exactly the messages the model saw when message `index` was asked for; messages[:index] if append-only."""
+        return shown(self.messages, self.views, index) if self.views else self.messages[:index]
 
     def tools_at(self, index: int) -> tuple[dict[str, Any], ...]:
         """The tool list in force when message `index` is asked for."""
@@ -110,6 +91,28 @@ class Workload(Protocol):
         ...
 
 
+class TokenCounter(Protocol):
+    """Counts tokens as one target does; lengths in characters are never turned into tokens by a rule of thumb."""
+
+    def text(self, text: str) -> int:
+        """Tokens of a plain text."""
+        ...
+
+    def prompt(self, rollout: Rollout, index: int) -> int:
+        """Tokens of the prompt that asks for message `index`, in the target's chat template."""
+        ...
+
+
+def token_counter(target: str) -> TokenCounter:
+    """The counter of a target (hub id, folder or embedded model), by its own tokenizer and template.
+
+    Raises ConfigError if the target's tokenizer cannot be loaded.
+    """
+    from agentbench_spec.counting import TargetTokens
+
+    return TargetTokens(target)
+
+
 def read_rollouts(path: Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:
     """Rollouts of a .jsonl or .jsonl.gz file, one at a time.
 
@@ -124,7 +127,7 @@ def _read(
 ) -> Iterator[Rollout]:
     first_line: dict[str, int] = {}
     for number, value in lines:
-        rollout = value if isinstance(value, BadLine) else _rollout_of(path, number, value)
+        rollout = value if isinstance(value, BadLine) else parse_rollout(path, number, value)
         if isinstance(rollout, Rollout) and rollout.id in first_line:
             reason = f"{rollout.id!r} is the id of line {first_line[rollout.id]} already; result rows are keyed by it"
             rollout = BadLine(path, number, "id", reason)
@@ -151,10 +154,13 @@ def _lines_of(rollouts: Iterable[Rollout]) -> Iterator[dict[str, Any]]:
         if rollout.id in seen:
             raise ContractError(f"workload {rollout.workload}: two rollouts have the id {rollout.id!r}")
         seen.add(rollout.id)
-        yield {"schema": SCHEMA, **rollout.model_dump(exclude_defaults=True)}
+        if fault := view_fault(rollout.messages, rollout.views):
+            raise ContractError(f"workload {rollout.workload}: rollout {rollout.id!r}: {fault[0]}: {fault[1]}")
+        yield {"schema": 2 if rollout.views else 1, **rollout.model_dump(exclude_defaults=True)}
 
 
-def _rollout_of(path: Path, number: int, value: dict[str, Any]) -> Rollout | BadLine:
+def parse_rollout(path: Path, number: int, value: dict[str, Any]) -> Rollout | BadLine:
+    """The rollout one line holds, or what is wrong with it. Takes `schema` out of `value`."""
     schema = value.pop("schema", SCHEMA)
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         reason = f"this version reads rollout schema 1 to {SCHEMA}, found {schema!r}; update agentbench-spec"
@@ -166,6 +172,8 @@ def _rollout_of(path: Path, number: int, value: dict[str, Any]) -> Rollout | Bad
     if not rollout.decode_points():
         reason = "no assistant message after another message, so there is nothing to decode; drop the line"
         return BadLine(path, number, "messages", reason)
+    if fault := view_fault(rollout.messages, rollout.views):
+        return BadLine(path, number, *fault)
     for field, tools in _tool_lists(rollout):
         for i, tool in enumerate(tools):
             function = tool.get("function")
@@ -214,8 +222,16 @@ def _short(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else str(value)[:60]
 
 
+_OWNERS: dict[int | str, type[FrozenModel]] = {
+    "tool_calls": ToolCall,
+    "messages": Message,
+    "show": Message,
+    "views": View,
+}
+
+
 def _unknown_field(loc: tuple[int | str, ...]) -> str:
-    owner = ToolCall if "tool_calls" in loc[:-1] else Message if "messages" in loc[:-1] else Rollout
+    owner = next((_OWNERS[part] for part in reversed(loc[:-1]) if part in _OWNERS), Rollout)
     near = difflib.get_close_matches(str(loc[-1]), owner.model_fields, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(owner.model_fields)}"
     return f"is not a field of {owner.__name__}; {hint}"

@@ -122,8 +122,8 @@ def drafters_import_too_much(sources: Sources) -> list[str]:
 
 
 def workloads_import_too_much(sources: Sources) -> list[str]:
-    public = f"{CORE}.rollout"
-    return offences(sources, WORKLOADS, lambda f: f.inside(public) or f.inside(WORKLOADS) or not ours(f))
+    public = (f"{CORE}.rollout", f"{CORE}.importing")
+    return offences(sources, WORKLOADS, lambda f: any(map(f.inside, public)) or f.inside(WORKLOADS) or not ours(f))
 
 
 def engine_sees_drafters(sources: Sources) -> list[str]:

@@ -1,0 +1,1 @@
+"""The tasks of AgentMemoryBench, each read or executed in its own module."""

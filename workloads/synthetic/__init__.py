@@ -1,0 +1,1 @@
+"""Generated sessions whose tools really run, and stand-ins built from them."""
