@@ -165,7 +165,7 @@ def test_token_counts_on_an_axis() -> None:
 
 
 def test_long_names_leave_room_for_the_figure_and_do_not_merge() -> None:
-    """Two checkpoints of one drafter shorten to one text; fails if they share a bar, or squeeze the panel to nothing."""
+    """Two checkpoints shorten to one text; fails if they share a bar, or squeeze the panel to nothing."""
     names = [f"my_package.drafters.long_module:make=/checkpoints/{run}/a-very-long-folder-name" for run in "ab"]
     base = [timed("r0", 0, "none", [0] * 4, (0, 10, 0, 0, 0))]
     rows = [*base, *(timed("r0", 0, name, [1, 1], (0, ms, 0, 0, 0)) for name, ms in zip(names, (10, 5), strict=True))]
