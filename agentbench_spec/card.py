@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from agentbench_spec.metrics import BASELINE
@@ -25,7 +26,7 @@ class Card:
     dtype: str
     device: str
     weight_bytes: int
-    """Bytes of weights a decode step reads, a tied embedding counted once."""
+    """Bytes of weights a decode step reads, an untied embedding, which is looked up, not among them."""
     kv_bytes_per_token: int
     read_bytes_per_s: float
     """Measured sequential read of device memory."""
@@ -42,16 +43,17 @@ class Card:
         return {**asdict(self), "floor_s": self.floor_s}
 
     def lines(self, rows: Iterable[TurnRow]) -> list[str]:
-        """The card in words, with the baseline's measured step beside its floor."""
+        """The card in words: two lines known before the run, and the baseline's step once one was timed."""
         step_s = baseline_step_s(rows)
         lines = [
-            f"{self.target} {self.dtype} on {self.device}: {self.weight_bytes / 1e6:,.0f} MB of weights, "
+            f"{self.target} {self.dtype} on {self.device}: {_size(self.weight_bytes)} of weights, "
             f"{self.kv_bytes_per_token:,} bytes of KV per token",
             f"memory reads {self.read_bytes_per_s / 1e9:.1f} GB/s: a plain step takes at least "
-            f"{1e3 * self.floor_s:.1f} ms",
+            f"{1e3 * self.floor_s:.3g} ms",
         ]
         if step_s is not None:
-            lines[-1] += f"; the baseline took {1e3 * step_s:.1f} ms ({self.floor_s / step_s:.0%} of the ceiling)"
+            share = self.floor_s / step_s
+            lines.append(f"the baseline took {1e3 * step_s:.3g} ms a step: {share:.1%} of the speed the memory allows")
         return lines
 
 
@@ -64,9 +66,18 @@ def measure_card(target: Target) -> Card:
         device=str(info.device),
         weight_bytes=target.weight_bytes,
         kv_bytes_per_token=target.cache.bytes_per_token,
-        read_bytes_per_s=measure_bandwidth_bytes_per_s(str(info.device))["read"],
+        read_bytes_per_s=_read_bytes_per_s(str(info.device)),
         phase_cost_s=phase_cost_s(info.device),
     )
+
+
+@cache
+def _read_bytes_per_s(device: str) -> float:
+    return measure_bandwidth_bytes_per_s(device)["read"]  # a fact of the machine: once per process
+
+
+def _size(count_bytes: int) -> str:
+    return f"{count_bytes / 1e6:,.0f} MB" if count_bytes >= 1e7 else f"{count_bytes / 1e3:,.1f} kB"
 
 
 def baseline_step_s(rows: Iterable[TurnRow]) -> float | None:

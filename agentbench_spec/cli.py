@@ -1,11 +1,14 @@
 """The command line: verbs over the library. Tables go to stderr, one JSON line comes last on stdout.
 
-Exit codes: 0 fine; 1 the run is void or a check failed; 2 the input cannot be used.
+Exit codes: 0 fine; 1 the run is void or a check failed; 2 the input cannot be used; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,13 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agentbench_spec.errors import AgentBenchError, ConfigError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from agentbench_spec.rollout import Workload
+    from agentbench_spec.run import Outcome
+    from agentbench_spec.target import Target
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, help=__doc__)
 rollouts_app = typer.Typer(no_args_is_help=True, help="Build, check and describe rollout files.")
@@ -31,7 +40,15 @@ console = Console(stderr=True)
 P = ParamSpec("P")
 
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="A setting, section.key=value; repeatable.")]
+Options = Annotated[list[str] | None, typer.Option("--set", help="An option of it, key=value; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Rollouts; a smaller limit is a subset of a larger one.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
+
+
+def _say(text: str, style: str = "", label: str = "") -> None:
+    """One line on stderr: never wrapped, and nothing in it taken for markup (a path may hold brackets or :100:)."""
+    console.print(Text.assemble((label, f"bold {style}"), text) if label else Text(text, style), soft_wrap=True)
 
 
 @contextmanager
@@ -40,26 +57,35 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        console.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False)
+        _say(_one_line(error), "red", "error: ")
         raise typer.Exit(2) from None
     except AgentBenchError as error:
-        console.print(f"[bold red]{type(error).__name__}:[/] {_plain(str(error))}", highlight=False)
+        _say(_one_line(error), "red", f"{type(error).__name__}: ")
         raise typer.Exit(1) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing at exit either
+        raise typer.Exit(1) from None
+    except OSError as error:
+        _say(f"{error.strerror or error}: {error.filename or 'no file named'}", "red", "error: ")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        _say("interrupted", "yellow")
+        raise typer.Exit(130) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _command(function: Callable[P, None]) -> Callable[P, None]:
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))  # so that "my_pkg.drafter:make" works from a checkout
         with _errors():
+            if str(Path.cwd()) not in sys.path:
+                sys.path.insert(0, str(Path.cwd()))  # so that "my_pkg.drafter:make" works from a checkout
             function(*args, **kwargs)
 
     return guarded
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 def _last_line(value: dict[str, Any]) -> None:
@@ -71,7 +97,9 @@ def _last_line(value: dict[str, Any]) -> None:
 def run(
     target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
     workload: Annotated[str | None, typer.Option(help="Installed workload, module:factory, or a .jsonl file.")] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="Name, module:factory, or NAME=CHECKPOINT.")] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="Name, module:factory, or NAME=CHECKPOINT; repeatable.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Rollouts to replay.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns per rollout.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="Draft tokens per round.")] = None,
@@ -81,17 +109,18 @@ def run(
     history: Annotated[str | None, typer.Option(help="recorded, or self (the target's own words).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
     config: ConfigFile = None,
     set_: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the killed run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the killed run in --out, with the settings it was started with.")
+    ] = False,
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
     from agentbench_spec.config import load_config
     from agentbench_spec.run import run as run_rollouts
-    from agentbench_spec.runfolder import read_run
-    from agentbench_spec.summary import render, summary_dict
+    from agentbench_spec.runfolder import read_manifest
 
     flags = {
         "target.source": target,
@@ -108,24 +137,76 @@ def run(
         "replay.max_turns": max_turns,
         "measure.seed": seed,
     }
-    settings = load_config(config, set_ or (), flags)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
+    begun = read_manifest(out).get("settings") if resume and out else None
+    settings = load_config(config, set_ or (), flags, base=begun)
     folder = out or _new_folder(settings.target.source, settings.workload.name)
-    done = run_rollouts(settings, folder, resume=resume)
-    for line in done.card.lines(read_run(done.folder)[1]):
-        console.print(line, highlight=False)
+    with _resumable(folder):
+        done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+    _show(done)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Tell whoever interrupts a run how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = (folder / "manifest.json").is_file()
+        way = (
+            f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
+            if begun
+            else "nothing was written yet"
+        )
+        _say(f"interrupted; {way}", "yellow")
+        raise typer.Exit(130) from None
+
+
+def _show(done: Outcome) -> None:
+    """The table and what to think of it; exit code 1 if the run is void."""
+    from agentbench_spec.run import reasons
+    from agentbench_spec.summary import render, summary_dict
+
+    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+        _say(line)
     console.print(render(done.summary))
-    console.print(f"rows, manifest and summary: {done.folder}", highlight=False)
-    _last_line({"run": str(done.folder), "lossless": done.lossless, **summary_dict(done.summary)})
-    if not done.lossless:
-        console.print("[bold red]void:[/] a greedy output differs from plain decoding by more than a near tie")
+    for reason in reasons(done.rows):
+        _say(reason, "yellow")
+    for note in done.notes[:_MOST_NOTES]:
+        _say(f"note: {note}", "yellow")
+    if len(done.notes) > _MOST_NOTES:
+        _say(f"note: {len(done.notes) - _MOST_NOTES} more in {done.folder / 'manifest.json'}", "yellow")
+    _say(f"rows, manifest and summary: {done.folder}")
+    _last_line(
+        {
+            "run": str(done.folder),
+            "lossless": done.lossless,
+            "measured": done.measured,
+            "notes": done.notes,
+            **summary_dict(done.summary),
+        }
+    )
+    if done.lossless is False:
+        _say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+    if not done.measured:
+        _say("not one turn could be decoded", "red", "void: ")
+    if done.lossless is False or not done.measured:
         raise typer.Exit(1)
 
 
+_MOST_NOTES = 5
+
+
 def _new_folder(target: str, workload: str) -> Path:
+    """A folder of this second that no run has yet."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return Path("results") / f"{stamp}-{Path(target).name}-{Path(workload).name.partition('.')[0]}"
+    parts = [
+        re.sub(r"[^\w.-]+", "-", Path(name).name).strip("-.") for name in (target, workload.partition(".jsonl")[0])
+    ]
+    wanted = Path("results") / "-".join([stamp, *filter(None, parts)])
+    others = (wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))
+    return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
 
 
 @app.command("list")
@@ -134,14 +215,18 @@ def list_() -> None:
     """What is installed: drafters and workloads, and the package each comes from."""
     from agentbench_spec.plugins import Kind, available
 
-    table = Table("kind", "name", "from")
+    table = _table("kind", "name", "from")
     kinds: tuple[Kind, ...] = ("drafter", "workload")
     found = {kind: available(kind) for kind in kinds}
     for kind, names in found.items():
         for name, origin in names.items():
-            table.add_row(kind, name, origin)
+            table.add_row(Text(kind), Text(name), Text(origin))
     console.print(table)
     _last_line({kind: sorted(names) for kind, names in found.items()})
+
+
+def _table(*headings: str) -> Table:
+    return Table(*headings, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 @app.command()
@@ -153,10 +238,15 @@ def doctor(
     from agentbench_spec.doctor import examine
 
     report = examine(device)
-    table = Table("what", "found", "if missing")
+    table = _table("what")
+    table.add_column("found", overflow="fold")
     for check in report.checks:
-        table.add_row(check.name, check.found or "[red]missing[/]", "" if check.found else _plain(check.remedy))
+        missing = Text("missing", "yellow" if check.optional else "red")
+        table.add_row(Text(check.name), Text(check.found) if check.found else missing)
     console.print(table)
+    for check in report.checks:
+        if not check.found:
+            _say(f"{check.name} is missing{' (optional)' if check.optional else ''}: {check.remedy}", "yellow")
     _last_line(report.as_dict())
 
 
@@ -165,46 +255,79 @@ def doctor(
 def check(
     drafter: Annotated[str, typer.Argument(help="Name, module:factory, or NAME=CHECKPOINT.")],
     on: Annotated[str, typer.Option(help="Targets to check on, comma-separated: toy, embedded.")] = "toy,embedded",
+    target: Annotated[
+        str | None, typer.Option(help="Check on this model instead: hub id or folder, for a drafter trained for it.")
+    ] = None,
     reference: Annotated[str | None, typer.Option(help="A slow, plain drafter that must propose the same.")] = None,
     floor: Annotated[float | None, typer.Option(help="Least τ on the embedded target.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A drafter option, key=value; repeatable.")] = None,
+    set_: Options = None,
 ) -> None:
     """Does a drafter keep its contract? Says which law broke, and at which call."""
+    from tqdm import tqdm
+
     from agentbench_spec.config import parse_options
     from agentbench_spec.contract import check_drafter
 
-    report = check_drafter(
-        drafter, on=tuple(on.split(",")), reference=reference, floor=floor, options=parse_options(set_ or ())
-    )
+    places = tuple(dict.fromkeys(name.strip() for name in on.split(",") if name.strip()))
+    if not places:
+        raise ConfigError(f"--on names no target: {on!r}; known: toy, embedded")
+    with tqdm(unit="law", leave=False) as bar:
+
+        def tried(law: str) -> None:
+            bar.set_description(law)
+            bar.update()
+
+        report = check_drafter(
+            drafter,
+            on=places,
+            target=_load_target(target) if target else None,
+            reference=reference,
+            floor=floor,
+            options=parse_options(set_ or ()),
+            progress=tried,
+        )
     console.print(report)
     _last_line(report.as_dict())
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
 
+def _load_target(source: str) -> Target:
+    from agentbench_spec.models import load_model
+    from agentbench_spec.target import Target
+
+    return Target(load_model(source)[0], name=source, capacity=512)
+
+
 @rollouts_app.command("build")
 @_command
 def build(
-    workload: Annotated[str, typer.Argument(help="Installed workload or module:factory.")],
+    workload: Annotated[str, typer.Argument(help="Installed workload, module:factory, or a rollouts file.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")],
-    limit: Annotated[int | None, typer.Option(help="Rollouts; a smaller limit is a subset of a larger one.")] = None,
-    seed: int = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A workload option, key=value; repeatable.")] = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Pass over bad lines of a file, listing them.")] = False,
+    set_: Options = None,
 ) -> None:
     """Build a workload's rollouts and write them as JSON lines."""
     from agentbench_spec.rollout import write_rollouts
+    from agentbench_spec.source import SUFFIXES, is_file, left_out, load_rollouts
 
-    source = _workload(workload, set_ or [])
-    written = write_rollouts(out, source.rollouts(limit=limit, seed=seed))
-    console.print(f"{written} rollouts written to {out}", highlight=False)
-    _last_line({"rollouts": written, "file": str(out)})
+    if not is_file(out.name):
+        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
+    source = _workload(workload, set_ or [], lenient=lenient)
+    written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
+    for bad in left_out(source):
+        _say(f"left out: {bad}", "yellow")
+    _say(f"{written} rollouts written to {out}")
+    _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
 
 
-def _workload(name: str, assignments: list[str]) -> Workload:
+def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Workload:
     from agentbench_spec.config import parse_options
-    from agentbench_spec.run import open_workload
+    from agentbench_spec.source import open_workload
 
-    return open_workload(name, parse_options(assignments))
+    return open_workload(name, parse_options(assignments), lenient=lenient)
 
 
 @rollouts_app.command("validate")
@@ -215,14 +338,19 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
 
     report = validate_rollouts(path)
     for bad in report.bad:
-        console.print(f"[red]{_plain(str(bad))}[/]", highlight=False)
+        _say(str(bad), "red")
     for warning in report.warnings:
-        console.print(f"[yellow]{_plain(warning)}[/]", highlight=False)
-    console.print(
-        f"{report.rollouts} good rollouts, {report.decode_points} decode points, {len(report.bad)} bad lines",
-        highlight=False,
+        _say(f"warning: {warning}", "yellow")
+    _say(f"{report.rollouts} good rollouts, {report.decode_points} decode points, {len(report.bad)} bad lines")
+    _last_line(
+        {
+            "ok": report.ok,
+            "rollouts": report.rollouts,
+            "decode_points": report.decode_points,
+            "bad": [str(bad) for bad in report.bad],
+            "sha256": report.sha256,
+        }
     )
-    _last_line({"ok": report.ok, "rollouts": report.rollouts, "bad": len(report.bad), "sha256": report.sha256})
     if not report.ok:
         raise typer.Exit(1)
 
@@ -232,28 +360,57 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
 def stats(
     source: Annotated[str, typer.Argument(help="Rollouts file, installed workload, or module:factory.")],
     target: Annotated[str | None, typer.Option(help="Count tokens with this target's tokenizer and template.")] = None,
-    limit: int | None = None,
-    seed: int = 0,
+    limit: Limit = None,
+    seed: Seed = 0,
     by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A workload option, key=value; repeatable.")] = None,
-    output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown.")] = "table",
+    set_: Options = None,
+    output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown; csv: one row per rollout.")] = "table",
 ) -> None:
     """Turns, messages, tool calls, and with --target prompt tokens, of a set of rollouts."""
+    from tqdm import tqdm
+
     from agentbench_spec.models import load_tokenizer
     from agentbench_spec.render import Renderer
     from agentbench_spec.rollout_stats import rollout_stats, summarize
+    from agentbench_spec.source import load_rollouts
 
+    rollouts = load_rollouts(_workload(source, set_ or []), limit=limit, seed=seed)
     renderer = Renderer(load_tokenizer(target)) if target else None
     each = rollout_stats(
-        _workload(source, set_ or []).rollouts(limit=limit, seed=seed),
+        tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False),
         prompt_tokens=(lambda rollout, index: len(renderer.prompt(rollout, index))) if renderer else None,
     )
-    grouped = summarize(each, by)
     if output == "csv":
-        print(each.to_csv(index=False), end="")
+        print(each.to_csv(index=False), end="", flush=True)
         return
-    console.print(grouped.to_string(), highlight=False)
+    each[by] = each[by].fillna(f"(no {by})")
+    grouped = summarize(each, by)
+    for table in _stats_tables(grouped, by):
+        console.print(table)
     _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
+
+
+def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:
+    """Counts, then sizes: the columns min, median and max of one quantity as one cell."""
+    sizes = [str(name).removesuffix("_min") for name in grouped.columns if str(name).endswith("_min")]
+    counts = [str(name) for name in grouped.columns if not str(name).endswith(("_min", "_median", "_max"))]
+    yield _grouped_table(grouped, by, {name.replace("_", " "): [name] for name in counts})
+    ends = ("min", "median", "max")
+    yield _grouped_table(
+        grouped,
+        by,
+        {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in sizes},
+    )
+
+
+def _grouped_table(grouped: pd.DataFrame, by: str, columns: dict[str, list[str]]) -> Table:
+    table = _table(by)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group, row in grouped.iterrows():
+        cells = (" / ".join(f"{row[name]:,.0f}" for name in names) for names in columns.values())
+        table.add_row(Text(str(group)), *cells)
+    return table
 
 
 if __name__ == "__main__":

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from agentbench_spec.errors import ConfigError
 
+_DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_KEY = re.compile(r"""(?P<key>(?:"[^"]*"|'[^']*'|[^="'])+)=(?P<value>.*)""", re.DOTALL)
+_KEY_PART = re.compile(r""""([^"]*)"|'([^']*)'|([^."']+)""")
+
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # strict: without it `true` would count as 1 and "4" as 4
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _dtype(value: Any) -> Any:
+    return _DTYPE_ALIASES.get(value, value) if isinstance(value, str) else value
+
+
+Dtype = Annotated[Literal["auto", "float64", "float32", "bfloat16", "float16"], BeforeValidator(_dtype)]
 
 
 class TargetConfig(_Section):
@@ -24,8 +40,8 @@ class TargetConfig(_Section):
     """Hub id, local folder, or the embedded smollm2-135m."""
     revision: str | None = None
     """Hub revision; pin it for anything you publish."""
-    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
-    """auto: float32 on a CPU, the checkpoint's own on a GPU."""
+    dtype: Dtype = "auto"
+    """auto: float32 on a CPU, the checkpoint's own on a GPU; fp32, bf16, ... are accepted too."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     capacity_tokens: int | None = Field(default=None, ge=16)
@@ -41,6 +57,8 @@ class WorkloadConfig(_Section):
     """An installed workload, "module:factory", or a rollouts file (.jsonl, .jsonl.gz)."""
     limit: int | None = Field(default=None, ge=1)
     """Rollouts to replay; a smaller limit is a subset of a larger one."""
+    lenient: bool = False
+    """Pass over bad lines of a rollouts file, listing them; else the first one ends the run."""
     options: dict[str, Any] = {}
     """Passed to the workload's factory."""
 
@@ -55,8 +73,11 @@ class DecodeConfig(_Section):
     mode: Literal["generate", "forced"] = "generate"
     """generate: the target's own choice; forced: the recorded reply is what the target "chooses"."""
     temperature: float = Field(default=0.0, ge=0)
+    """0: greedy."""
     top_k: int = Field(default=0, ge=0)
+    """0: all tokens."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """1: all tokens."""
 
 
 class ReplayConfig(_Section):
@@ -79,7 +100,7 @@ class MeasureConfig(_Section):
 
     clock: Literal["auto", "host", "wall", "attribution", "both"] = "auto"
     """auto: host on a CPU (one pass serves both clocks), both on a GPU."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """One generator per (seed, rollout, turn, drafter)."""
     rounds: bool = False
     """Also write rounds.jsonl, one row per round."""
@@ -131,10 +152,10 @@ class RunConfig(_Section):
 
     target: TargetConfig = TargetConfig()
     workload: WorkloadConfig = WorkloadConfig()
-    drafters: tuple[str, ...] = ("none", "ngram", "suffix")
+    drafters: tuple[str, ...] = Field(default=("none", "ngram", "suffix"), strict=False)
     """Installed names, "module:factory", or either followed by "=CHECKPOINT"; the baseline none is always added."""
     drafter_options: dict[str, dict[str, Any]] = {}
-    """Options per drafter, keyed by its name as given (without "=CHECKPOINT")."""
+    """Options per drafter, keyed by its name; those under the whole "NAME=CHECKPOINT" come on top."""
     decode: DecodeConfig = DecodeConfig()
     replay: ReplayConfig = ReplayConfig()
     measure: MeasureConfig = MeasureConfig()
@@ -144,22 +165,33 @@ class RunConfig(_Section):
 
 
 def load_config(
-    file: Path | None = None, assignments: Iterable[str] = (), flags: Mapping[str, Any] | None = None
+    file: Path | None = None,
+    assignments: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    *,
+    base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Resolve a run's settings: defaults, then the TOML `file`, then "a.b=c" `assignments`, then dotted `flags`.
+    """Resolve a run's settings: defaults, then `base`, the TOML `file`, "a.b=c" `assignments`, and dotted `flags`.
 
-    Flags that are None were not given. Raises ConfigError naming the source and the key that is wrong.
+    base: the settings of a run to continue, as its manifest holds them. Flags that are None were not given. Raises
+    ConfigError naming the source and the key that is wrong.
     """
-    tree: dict[str, Any] = _read_toml(file) if file else {}
-    for key, value in parse_options(assignments).items():
-        _assign(tree, key, value)
-    for key, value in (flags or {}).items():
+    tree: dict[str, Any] = json.loads(json.dumps(dict(base or {})))
+    _merge(tree, _read_toml(file) if file else {})
+    for text in assignments:
+        key, value = _split_assignment(text)
+        _assign(tree, _parts(key), value)
+    for name, value in (flags or {}).items():
         if value is not None:
-            _assign(tree, key, value)
+            _assign(tree, name.split("."), value)
     try:
-        return RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(tree)
+        json.dumps(config.model_dump(), allow_nan=False)  # the manifest has to hold it
     except ValidationError as error:
         raise ConfigError(_explain(error, file)) from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a setting cannot be stored in a manifest: {error}; use text and finite numbers") from None
+    return config
 
 
 def parse_options(assignments: Iterable[str]) -> dict[str, Any]:
@@ -167,13 +199,22 @@ def parse_options(assignments: Iterable[str]) -> dict[str, Any]:
 
     Raises ConfigError for a text without "=".
     """
-    options = {}
-    for text in assignments:
-        key, given, value = text.partition("=")
-        if not given or not key:
-            raise ConfigError(f"--set {text!r}: write it as key=value, such as decode.k=4")
-        options[key] = _literal(value)
-    return options
+    return {key.strip("\"'"): value for key, value in map(_split_assignment, assignments)}
+
+
+def _split_assignment(text: str) -> tuple[str, Any]:
+    found = _KEY.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--set {text!r}: write it as key=value, such as decode.k=4")
+    return found["key"].strip(), _literal(found["value"])
+
+
+def _parts(key: str) -> list[str]:
+    """The sections of a dotted key; a part that holds dots is quoted: drafter_options."my.module:make".n"""
+    parts = [next(part for part in found if part) for found in _KEY_PART.findall(key) if any(found)]
+    if not parts or _KEY_PART.sub("", key).strip() != "." * (len(parts) - 1):
+        raise ConfigError(f"--set {key}: not a dotted key such as decode.k")
+    return parts
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -188,29 +229,60 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     """A TOML value where the text is one, else the text itself: 4, true, [1, 2], "quoted", or bare words."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        values = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return values["value"] if len(values) == 1 else text
 
 
-def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    *path, leaf = dotted.split(".")
+def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _assign(tree: dict[str, Any], parts: list[str], value: Any) -> None:
+    *path, leaf = parts
     for part in path:
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"{dotted}: {part!r} is a value, not a section")
+            raise ConfigError(f"{'.'.join(parts)}: {part!r} is a value, not a section")
     tree[leaf] = value
 
 
+_WAY_OUT = {
+    "model_type": "is a section; set one of its keys, such as {key}",
+    "dict_type": "expected a table of options",
+    "tuple_type": 'expected a list; write ["ngram", "suffix"]',
+    "string_type": 'expected text; put it in quotes: "{input}"',
+}
+
+
 def _explain(error: ValidationError, file: Path | None) -> str:
-    first = error.errors(include_url=False)[0]
+    faults = error.errors(include_url=False)
+    first = faults[0]
     where = ".".join(map(str, first["loc"]))
     source = f" (in {file}, --set or a flag)" if file else ""
+    more = f" (and {len(faults) - 1} more wrong)" if len(faults) > 1 else ""
     if first["type"] == "extra_forbidden":
-        known = sorted(_keys(RunConfig))
-        near = difflib.get_close_matches(where, known, n=1)
-        return f"unknown setting {where!r}{source}" + (f"; did you mean {near[0]!r}?" if near else "")
-    return f"setting {where}: {first['msg']}, got {first['input']!r}{source}"
+        near = _near(where)
+        return f"unknown setting {where!r}{source}" + (f"; did you mean {near!r}?" if near else "") + more
+    reason = _WAY_OUT.get(first["type"], "{message}").format(
+        input=first["input"],
+        message=first["msg"],
+        key=next((k for k in _keys(RunConfig) if k.startswith(where)), where),
+    )
+    return f"setting {where}: {reason}, got {first['input']!r:.80}{source}{more}"
+
+
+def _near(where: str) -> str | None:
+    """The setting that an unknown one was meant to be: the same name in its section, or a similar spelling."""
+    known = sorted({*_keys(RunConfig), *RunConfig.model_fields})
+    same_leaf = [name for name in known if name.rpartition(".")[2] == where.rpartition(".")[2]]
+    close = same_leaf or difflib.get_close_matches(where, known, n=1)
+    return close[0] if close else None
 
 
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterable[str]:

@@ -30,6 +30,8 @@ class Check:
     """What was found; empty if it is missing."""
     remedy: str = ""
     """The command that adds it."""
+    optional: bool = False
+    """True if only some uses need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ def examine(device: str = "auto") -> Examination:
         Check("CPU threads", str(torch.get_num_threads())),
         Check("memory read", f"{bandwidth['read'] / 1e9:.1f} GB/s"),
         Check("memory copy", f"{bandwidth['copy'] / 1e9:.1f} GB/s (read and write counted)"),
-        *(Check(name, "installed" if _present(name) else "", remedy) for name, remedy in _OPTIONAL.items()),
-        Check(f"{embedded.NAME} converted", _converted(), "made on first use; takes tens of seconds"),
+        *(Check(name, "installed" if _present(name) else "", remedy, True) for name, remedy in _OPTIONAL.items()),
+        Check(f"{embedded.NAME} converted", _converted(), "made on first use; takes tens of seconds", True),
     ]
     return Examination(checks, host_facts(), bandwidth)
 

@@ -33,6 +33,7 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "fp16": torch.float16,
     "float16": torch.float16,
+    "float64": torch.float64,
 }
 _HASH_LIMIT_BYTES = 2 * 1024**3
 _SINK = re.compile(r"(\b|_)sinks?(\b|_)")
@@ -60,6 +61,15 @@ def load(
     device "auto": CUDA where there is one; revision: hub revision, for hub ids only.
     Raises ConfigError for a model that is missing or that the engine cannot serve exactly.
     """
+    tokenizer = load_tokenizer(source, revision=revision)
+    model, found = load_model(source, dtype=dtype, device=device, revision=revision)
+    return LoadedModel(source, model, tokenizer, found)
+
+
+def load_model(
+    source: str, *, dtype: str | torch.dtype = "auto", device: str = "auto", revision: str | None = None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A target without its tokenizer, and its provenance; arguments and errors as for `load`."""
     from transformers import AutoModelForCausalLM
 
     where = resolve_device(device)
@@ -69,12 +79,11 @@ def load(
     refuse_unsupported(config)
     found["revision"] = found["revision"] or getattr(config, "_commit_hash", None)
     options = {"revision": found["revision"], "trust_remote_code": False}
-    tokenizer = _tokenizer_at(source, path, options)
     model = _read(
         source, path, AutoModelForCausalLM.from_pretrained, {**options, "dtype": wanted, "device_map": {"": where}}
     )
     model.eval().requires_grad_(False)
-    return LoadedModel(source, model, tokenizer, {**found, "dtype": str(model.dtype), "device": str(model.device)})
+    return model, {**found, "dtype": str(model.dtype), "device": str(model.device)}
 
 
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -100,6 +109,10 @@ def resolve_device(device: str) -> torch.device:
         raise ConfigError(f"device {device!r} is not known; use auto, cpu, cuda or cuda:N") from error
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {device!r}: this torch ({torch.__version__}) sees no CUDA device; use device=cpu")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {device!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if wanted.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
     return wanted
 
 

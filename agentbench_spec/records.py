@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -269,7 +269,9 @@ def refuse_newer(schema: object, where: str) -> None:
 
 def _plain_type(name: str) -> Any:
     hint = get_type_hints(TurnRow)[name]
-    parts = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) is UnionType else [hint]
+    # `int | None` is a UnionType, `Literal[...] | None` a typing.Union (until Python 3.14 made them one)
+    union = get_origin(hint) in (UnionType, Union)
+    parts = [part for part in get_args(hint) if part is not type(None)] if union else [hint]
     literals = [part for part in parts if get_origin(part) is Literal]
     return str if literals else parts[0]
 

@@ -55,6 +55,8 @@ class Renderer:
         self._kwargs = dict(template_kwargs or {})
         if self.thinking is not None:
             self._kwargs["enable_thinking"] = self.thinking
+        elif "enable_thinking" in template:
+            self.thinking = self._default_thinking()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -89,6 +91,20 @@ class Renderer:
         """What the target said with `ids`: everything before the first stop token, special tokens kept as text."""
         end = next((i for i, token in enumerate(ids) if token in self._stop), len(ids))
         return str(self._tokenizer.decode(list(ids[:end]), skip_special_tokens=False))
+
+    def _default_thinking(self) -> bool | None:
+        """What the template does where the flag is not given: the value that changes nothing; None: both or neither."""
+        probe = [{"role": "user", "content": "."}]
+        try:
+            unset, on, off = (
+                self._tokenizer.apply_chat_template(
+                    probe, add_generation_prompt=True, tokenize=False, **{**self._kwargs, **flag}
+                )
+                for flag in ({}, {"enable_thinking": True}, {"enable_thinking": False})
+            )
+        except (TemplateError, TypeError, ValueError):
+            return None
+        return None if (unset == on) == (unset == off) else unset == on
 
     def _split(self, rollout: Rollout, index: int, where: str) -> tuple[str, str]:
         """The generation prompt, and the assistant turn as the template renders it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.loop import Turn
+from agentbench_spec.loop import Limits, Turn
 from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.records import RoundRow, Status, TurnRow
@@ -50,6 +50,11 @@ class Measured:
     rounds: list[RoundRow]
 
 
+def rehearsal_tokens(limits: Limits) -> int:
+    """Tokens `Replayer.rehearse` decodes at most: two full rounds, and never more than a turn may have."""
+    return min(2 * (limits.k + 1), limits.max_new_tokens)
+
+
 class Renders(Protocol):
     """Turns messages into the target's token ids; see `agentbench_spec.render.Renderer`."""
 
@@ -81,6 +86,8 @@ class Replayer:
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload = conditions, workload
+        self.told: Callable[[str], None] = lambda doing: None
+        """Told what is about to be done, outside every clock; for a progress bar."""
 
     def replay(self, rollout: Rollout) -> Iterator[Measured]:
         """Each turn's rows, all drafters together. A fault ends at most this rollout, as a row that says so."""
@@ -119,7 +126,8 @@ class Replayer:
         session.prefill(prompt, lambda logits: int(logits.argmax()))
         for why in session.failed.values():
             raise why
-        few = replace(self.conditions.limits, max_new_tokens=2 * (self.conditions.limits.k + 1), stop_ids=frozenset())
+        tokens = rehearsal_tokens(self.conditions.limits)
+        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
@@ -147,6 +155,7 @@ class Replayer:
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
         choose = self._chooser(rollout, state.index, reply[0] if forced else None)
+        self.told(f"prefill to {len(prompt):,} tokens")
         state.prefill = session.prefill(prompt, choose)
         if BASELINE in session.failed:
             raise session.failed[BASELINE]
@@ -165,6 +174,7 @@ class Replayer:
         reference: Sequence[int] | None,
     ) -> None:
         for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
+            self.told(f"decode with {name}")
             clock: Clock = pass_clock(self.target.info.device)
             sampler = self._sampler(rollout, state.index, name)
             try:

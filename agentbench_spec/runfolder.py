@@ -58,9 +58,11 @@ class RunWriter:
         """Start a run. Raises ConfigError if `folder` already holds one or another process writes to it."""
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-        if any((folder / name).exists() for name in (MANIFEST, TURNS, ROUNDS, ROLLOUTS)):
+        try:
+            _refuse_taken(folder)
+        except ConfigError:
             lock.close()
-            raise ConfigError(f"{folder} already holds a run: resume it (--resume), or choose another folder")
+            raise
         fresh = {"schema": SCHEMA, **manifest, "resumes": []}
         write_json_atomic(folder / MANIFEST, fresh)
         return cls(folder, fresh, lock)
@@ -237,14 +239,30 @@ def _lock(folder: Path) -> IO[str]:
     return file
 
 
+def refuse_early(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Raises ConfigError for what `create` or `resume` would refuse, as far as it shows before a model is loaded."""
+    if not resume:
+        _refuse_taken(folder)
+    elif names := differing_keys({"settings": read_manifest(folder).get("settings")}, {"settings": settings}):
+        raise _other_settings(folder, names)
+
+
+def _refuse_taken(folder: Path) -> None:
+    if any((folder / name).exists() for name in (MANIFEST, TURNS, ROUNDS, ROLLOUTS)):
+        raise ConfigError(f"{folder} already holds a run: resume it (--resume), or choose another folder")
+
+
 def _refuse_other_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     if old.get("settings_digest") != new.get("settings_digest"):
         parts = ("settings", "model", "data")
-        names = differing_keys({p: old.get(p) for p in parts}, {p: new.get(p) for p in parts})
-        raise ConfigError(
-            f"{folder} was made with other settings: {', '.join(names) or 'settings_digest'}; "
-            "resume it with its own settings, or choose another folder"
-        )
+        raise _other_settings(folder, differing_keys({p: old.get(p) for p in parts}, {p: new.get(p) for p in parts}))
+
+
+def _other_settings(folder: Path, names: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{folder} was made with other settings: {', '.join(names) or 'settings_digest'}; "
+        "resume it with its own settings, or choose another folder"
+    )
 
 
 def _environment_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

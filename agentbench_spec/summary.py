@@ -108,11 +108,12 @@ _HEADINGS = ("drafter", "τ", "τ raw", "speed-up [95 %]", "draft", "draft-KV", 
 
 def render(summary: Summary) -> Group:
     """The table on screen, with what was left out and every warning below it."""
-    table = Table(*_HEADINGS[:1], box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(_HEADINGS[0], overflow="fold")  # a long "module:factory=checkpoint" gives way to the figures
     for heading in _HEADINGS[1:]:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for drafter in summary.drafters:
-        table.add_row(*_cells(drafter))
+        table.add_row(*map(Text, _cells(drafter)))
     return Group(table, *(Text(note) for note in notes(summary)))
 
 
@@ -149,10 +150,28 @@ def _identical_cell(found: Losslessness) -> str:
 
 def notes(summary: Summary) -> list[str]:
     """The lines below the table: turns left out, turns without a round, thin intervals, warnings."""
-    lines = [f"{own.drafter}: {note}" for own in summary.drafters for note in _drafter_notes(own)]
+    lines = _shared([(own.drafter, note) for own in summary.drafters for note in _drafter_notes(own)])
     thin = {own.speedup_interval.note for own in summary.drafters if own.speedup_interval and own.speedup_interval.note}
     lines += [f"intervals: {note}" for note in sorted(thin)]
-    return lines + [f"warning: {text}" for text in summary.warnings]
+    names = [own.drafter for own in summary.drafters]
+    own, general = _by_drafter(summary.warnings, names)
+    return lines + [f"warning: {text}" for text in [*_shared(own), *general]]
+
+
+def _by_drafter(warnings: Sequence[str], names: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Warnings that begin with a drafter's name, as (name, rest), and all others."""
+    own = [
+        (name, text.removeprefix(f"{name}: ")) for text in warnings for name in names if text.startswith(f"{name}: ")
+    ]
+    return own, [text for text in warnings if not any(text.startswith(f"{name}: ") for name in names)]
+
+
+def _shared(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for each different note, with all the drafters it is about."""
+    about: dict[str, list[str]] = {}
+    for name, note in notes:
+        about.setdefault(note, []).append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in about.items()]
 
 
 def _drafter_notes(own: DrafterSummary) -> Iterator[str]:

@@ -151,10 +151,10 @@ class Target:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights read per decode step: all but an untied embedding table, of which a step reads one row."""
-        table = self.info.embed_tokens.weight
-        skipped = () if table is self.info.lm_head.weight else (table,)
-        return sum(p.numel() * p.element_size() for p in self.model.parameters() if all(p is not s for s in skipped))
+        """Bytes of weights read per decode step: an embedding tied to the head once, an untied one (a look-up) not."""
+        embedding: Any = self.info.embed_tokens.weight
+        looked_up = 0 if self.info.lm_head.weight is embedding else embedding.numel() * embedding.element_size()
+        return sum(p.numel() * p.element_size() for p in self.model.parameters()) - looked_up
 
 
 class _TapHooks:

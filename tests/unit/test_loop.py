@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentbench_spec.contract_sampling import chi_square
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span, TargetInfo
 from agentbench_spec.errors import ContractError, MeasurementError
 from agentbench_spec.loop import Limits, Turn, decode
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator
+from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, probabilities
 from agentbench_spec.target import Target
 from agentbench_spec.testing import (
     PlainDrafter,
@@ -346,3 +347,41 @@ def test_error_patterns_give_known_rounds(text: list[int]) -> None:
     ends = list(accumulate((done.emitted for done in turn.rounds), initial=AT))
     assert all(end % 3 == 0 for end in ends[1:-1])
     assert all(done.matched < 3 and done.emitted == done.matched + 1 for done in turn.rounds[:-1])
+
+
+def sampled_pairs(drafter: Drafter, batches: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], float]]:
+    """How often each pair of tokens followed the anchor in the loop, and the target's own probabilities of them."""
+    rows, vocab = 64, 8
+    target = toy_target(rows=rows, vocab=vocab)
+    drafter.open(target.info, rows=rows, capacity=512)
+    anchor = begin(target, range(rows), [1, 2, 3])
+    sampler = row_sampler(target, DRAWN, "pairs")
+    counts = dict.fromkeys(((a, b) for a in range(vocab) for b in range(vocab)), 0)
+    for _ in range(batches):
+        turns = [Turn(3, [anchor]) for _ in range(rows)]
+        decode(target, drafter, turns, Limits(2, 3), sampler, Clock(target.info.device))
+        for row, turn in enumerate(turns):
+            counts[turn.output[1], turn.output[2]] += 1
+            target.truncate(row, 3)
+    first = probabilities(target.evaluate(0, [3], torch.tensor([[anchor]])).logits[0, 0], DRAWN)
+    exact = {}
+    for a in range(vocab):
+        second = probabilities(target.evaluate(0, [3], torch.tensor([[anchor, a]])).logits[0, 1], DRAWN)
+        exact.update({(a, b): float(first[a] * second[b]) for b in range(vocab)})
+    return counts, exact
+
+
+class Misreporting(Drawing):
+    """Draws from one distribution and reports another: the negative control."""
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        sound = super().propose(anchor, position, k)
+        assert sound.probs is not None
+        return Proposal(sound.ids, (sound.probs.log() / 2).softmax(-1), sound.count)
+
+
+def test_sampled_pairs_follow_the_target_whatever_counts() -> None:
+    """Field case 9, through the loop: fails if a short proposal's end is taken for a rejection: a skewed text."""
+    lengths = [row % 3 for row in range(64)]
+    assert chi_square(*sampled_pairs(Drawing(lengths), 120)) > 1e-3
+    assert chi_square(*sampled_pairs(Misreporting(lengths), 120)) < 1e-6

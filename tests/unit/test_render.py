@@ -106,6 +106,19 @@ def test_turn_two_has_header_tools_once_and_think_flag(thinking: bool) -> None:
     assert renderer.prompt(rollout, 4) != Renderer(tokenizer, thinking=not thinking).prompt(rollout, 4)
 
 
+def test_think_flag_that_is_not_given_is_the_templates_own_default() -> None:
+    """Field case 17: fails if a row cannot say whether the model was told to think, or asking changes the prompt."""
+    tokenizer, rollout = qwen_like(), agent_session()
+    renderer = Renderer(tokenizer)
+    assert renderer.thinking is True
+    assert renderer.prompt(rollout, 4) == Renderer(tokenizer, thinking=True).prompt(rollout, 4)
+    off_by_default = str(tokenizer.chat_template).replace(
+        "enable_thinking is defined and enable_thinking is false", "not enable_thinking"
+    )
+    assert Renderer(make_tokenizer(off_by_default)).thinking is False
+    assert Renderer(make_tokenizer("{{ messages[0].content }}{# enable_thinking #}{{ tools }}")).thinking is None
+
+
 def test_think_flag_of_a_template_without_one_is_none_and_said() -> None:
     """Fails if rows would claim a thinking mode the template does not have."""
     renderer = Renderer(llama_like(), thinking=False)

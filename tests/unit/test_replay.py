@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -65,8 +66,13 @@ class Knows(Drafter):
         return Proposal(torch.tensor([guesses], dtype=torch.int64).view(1, -1))
 
 
+@cache
+def texts_of_three_turns() -> list[list[int]]:
+    return continuations(three_turns())
+
+
 def knowing(**options: Any) -> Knows:
-    return Knows(continuations(three_turns()), **options)
+    return Knows(texts_of_three_turns(), **options)
 
 
 def facts(rows: Sequence[TurnRow]) -> list[tuple[Any, ...]]:
@@ -76,7 +82,7 @@ def facts(rows: Sequence[TurnRow]) -> list[tuple[Any, ...]]:
 
 def test_every_row_of_a_rollout() -> None:
     """Fails if turns, prompts, counts or comparisons are filled from the wrong turn."""
-    each, texts = three_turns(), continuations(three_turns())
+    each, texts = three_turns(), texts_of_three_turns()
     turns = replayed(replayer({"knows": knowing()}, stop=frozenset()), each)
     prompts = [Ids().prompt(each, point) for point in each.decode_points()]
     assert [row.message for row in by_drafter(turns, "none")] == [1, 3, 5]
@@ -100,7 +106,7 @@ def test_decoders_take_turns_in_going_first() -> None:
 
 def test_a_turn_that_ends_on_its_first_token_keeps_its_row() -> None:
     """Field case 3: fails if the row is dropped, or given a tau of 0 or 1."""
-    first = continuations(three_turns())[0][len(Ids().prompt(three_turns(), 1))]
+    first = texts_of_three_turns()[0][len(Ids().prompt(three_turns(), 1))]
     turns = replayed(replayer({"knows": knowing()}, stop=frozenset([first])), three_turns())
     row = by_drafter(turns, "knows")[0]
     assert (row.status, row.rounds, row.tau, row.tau_raw, row.output_tokens) == ("ok", 0, None, None, 1)
@@ -305,12 +311,12 @@ class Breaks(PlainDrafter):
             raise RuntimeError(f"cannot {call} at {length}")
 
 
-@pytest.mark.parametrize("call", ["observe", "propose"])
-def test_one_drafters_fault_is_its_own(call: str) -> None:
+@pytest.mark.parametrize(("call", "limit"), [("observe", 26), ("observe", 30), ("propose", 30)])
+def test_one_drafters_fault_is_its_own(call: str, limit: int) -> None:
     """Fails if a drafter that dies in mid-rollout takes the others, its own earlier rows or later rollouts with it."""
     short = rollout(said("user", 1, 2), said("assistant", 3), name="short")
     sound = by_drafter(replayed(replayer({"knows": knowing()}), three_turns()), "knows")
-    turns = replayed(replayer({"breaks": Breaks(call, 30), "knows": knowing()}), three_turns(), short)
+    turns = replayed(replayer({"breaks": Breaks(call, limit), "knows": knowing()}), three_turns(), short)
     assert facts(by_drafter(turns, "knows")[:3]) == facts(sound)
     rows = by_drafter(turns, "breaks")
     assert [row.status for row in rows] == ["ok", "error", "error", "ok"]
@@ -350,7 +356,7 @@ def test_a_refused_message_ends_one_rollout() -> None:
 def test_a_baseline_that_fails_ends_one_rollout() -> None:
     """Fails if a turn without its baseline is compared with nothing: that was a KeyError that ended the run."""
     replays = replayer({"knows": knowing()})
-    replays.drafters["none"] = Breaks("observe", 30)
+    replays.drafters["none"] = Breaks("observe", 26)  # the second prompt: no decoding gets that far
     turns = replayed(replays, three_turns())
     assert [[row.status for row in turn.rows] for turn in turns] == [["ok", "ok"], ["error", "error"]]
 
@@ -433,7 +439,7 @@ def test_two_passes_that_differ_void_the_drafters_turn() -> None:
         def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
             return super().propose(anchor, position, k if self.asked < 2 else 1)
 
-    moody = Moody(continuations(three_turns()))
+    moody = Moody(texts_of_three_turns())
     turns = replayed(replayer({"moody": moody, "knows": knowing()}, clock="both"), three_turns())
     rows = by_drafter(turns, "moody")
     assert [row.status for row in rows] == ["error"] * 3

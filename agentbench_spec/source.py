@@ -1,0 +1,89 @@
+"""Rollouts for a run or a command: a file or a plugin by name, checked before anything long begins."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from agentbench_spec import plugins
+from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.rollout import FileWorkload, Rollout, Workload
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+"""How a rollouts file is named."""
+
+
+def open_workload(name: str, options: Mapping[str, Any], *, lenient: bool = False) -> Workload:
+    """The workload called `name`: a rollouts file where the name is one, else a plugin made with `options`.
+
+    lenient: pass over bad lines of a file. Raises ConfigError naming the path if a file is meant and there is none;
+    nothing is used in its place.
+    """
+    if is_file(name):
+        if options:
+            raise ConfigError(f"{name} is a rollouts file; options apply to installed workloads only")
+        return FileWorkload(Path(name).expanduser(), lenient=lenient)
+    if os.sep in name or Path(name).is_file():
+        raise ConfigError(_not_a_rollouts_file(name))
+    if lenient:
+        raise ConfigError(
+            f"workload.lenient applies to rollouts files; see the options of {name} (bfcl_v3: workload.options.strict)"
+        )
+    return plugins.load_workload(name, **options)
+
+
+def is_file(workload: str) -> bool:
+    """True if a workload's name is that of a rollouts file."""
+    return workload.endswith(SUFFIXES)
+
+
+def file_name(workload: str) -> str:
+    """A workload's name as rows carry it: of a file, its name without the folder."""
+    return Path(workload).name if is_file(workload) else workload
+
+
+def _not_a_rollouts_file(name: str) -> str:
+    path = Path(name).expanduser()
+    found = "is a folder" if path.is_dir() else "is not named so" if path.is_file() else "does not exist"
+    return f"workload {name}: a path must be a rollouts file (.jsonl or .jsonl.gz), and this one {found}"
+
+
+def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[Rollout]:
+    """All rollouts of `workload`, with a bar if it takes long.
+
+    Raises ConfigError if there are none, ContractError if one is not a rollout or two share an id.
+    """
+    source = workload.rollouts(limit=limit, seed=seed)
+    rollouts = list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+    seen: set[str] = set()
+    for rollout in rollouts:
+        if not isinstance(rollout, Rollout):
+            raise ContractError(f"workload {workload.name}: gave {type(rollout).__name__}, not a Rollout")
+        if rollout.id in seen:
+            raise ContractError(f"workload {workload.name}: two rollouts have the id {rollout.id!r}")
+        seen.add(rollout.id)
+    if not rollouts:
+        raise ConfigError(f"workload {workload.name!r} gave no rollouts")
+    return rollouts
+
+
+def left_out(workload: Workload) -> list[str]:
+    """What a lenient workload passed over while its rollouts were read: file, line, field and reason of each."""
+    return [str(bad) for bad in getattr(workload, "bad_lines", ())]
+
+
+def data_facts(workload: Workload, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """What a manifest says about the data."""
+    return {"rollouts": len(rollouts), "sha256": _digest(rollouts), "left_out": left_out(workload)}
+
+
+def _digest(rollouts: Iterable[Rollout]) -> str:
+    sha = hashlib.sha256()
+    for rollout in rollouts:
+        sha.update(rollout.model_dump_json().encode())
+    return sha.hexdigest()

@@ -1,0 +1,121 @@
+"""Drafters and workloads that misbehave on purpose, named on the command line as "odd_plugins:NAME"."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from localmodel import session
+
+from agentbench_spec.drafting import DrafterSpec, SequenceDrafter, TargetInfo
+from agentbench_spec.rollout import Message, Rollout
+
+HOLD_FILE, HOLD_LINES = "ODD_HOLD_FILE", "ODD_HOLD_LINES"
+"""Environment of `hold`: it stops for good once the file has that many lines."""
+INTERRUPT_FILE = "ODD_INTERRUPT_FILE"
+"""Environment of `interrupt`: it presses Ctrl-C once the file has a line."""
+
+
+class Repeat(SequenceDrafter):
+    """Guesses the anchor again, as often as the checkpoint says; runs `before` at each call."""
+
+    def __init__(self, name: str, checkpoint: str = "", max_positions: int | None = None) -> None:
+        self.spec = DrafterSpec(name=name, max_positions=max_positions)
+        self.most = int(checkpoint or 100)
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        self.target = target
+        super().open(target, rows=rows, capacity=capacity)
+
+    def before(self) -> None:
+        """Nothing."""
+
+    def propose_one(self, row: int, text: Sequence[int], k: int) -> list[int]:
+        self.before()
+        return [text[-1]] * min(k, self.most)
+
+
+class Hold(Repeat):
+    def before(self) -> None:
+        file = os.environ.get(HOLD_FILE)
+        if file and Path(file).exists() and Path(file).read_bytes().count(b"\n") >= int(os.environ[HOLD_LINES]):
+            time.sleep(600)
+
+
+class Interrupt(Repeat):
+    def before(self) -> None:
+        file = os.environ.get(INTERRUPT_FILE)
+        if file and Path(file).exists() and Path(file).stat().st_size:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Vandal(Repeat):
+    """Does what TargetInfo forbids: turns the target's head upside down, so that its choices are no longer its own."""
+
+    def before(self) -> None:
+        self.target.lm_head.weight.neg_()
+
+
+class Broken(Repeat):
+    def before(self) -> None:
+        raise RuntimeError("this drafter [never] works")
+
+
+def repeat(checkpoint: str = "") -> SequenceDrafter:
+    return Repeat("repeat", checkpoint)
+
+
+def hold() -> SequenceDrafter:
+    return Hold("hold")
+
+
+def interrupt() -> SequenceDrafter:
+    return Interrupt("interrupt")
+
+
+def vandal() -> SequenceDrafter:
+    return Vandal("vandal")
+
+
+def broken() -> SequenceDrafter:
+    return Broken("broken")
+
+
+def short() -> SequenceDrafter:
+    return Repeat("short", max_positions=330)
+
+
+class Listed:
+    """A workload of the rollouts given."""
+
+    name = "listed"
+
+    def __init__(self, *rollouts: object) -> None:
+        self._rollouts = rollouts
+
+    def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterable[object]:
+        return list(self._rollouts[:limit])
+
+
+def with_empty() -> Listed:
+    nothing = Rollout(id="nothing", workload="listed", messages=(Message(role="user", content="Hello?"),))
+    return Listed(nothing, session("a", 1))
+
+
+def only_empty() -> Listed:
+    return Listed(Rollout(id="nothing", workload="listed", messages=(Message(role="user", content="Hello?"),)))
+
+
+def twice() -> Listed:
+    return Listed(session("a"), session("a"))
+
+
+def not_rollouts() -> Listed:
+    return Listed({"id": "a"})
+
+
+def none_at_all() -> Listed:
+    return Listed()
