@@ -115,7 +115,7 @@ class MeasureConfig(_Section):
 class SGLangConfig(_Section):
     """The servers of `backend = "sglang"`: given by URL, or launched one drafter after another."""
 
-    base_urls: tuple[str, ...] = ()
+    base_urls: tuple[str, ...] = Field(default=(), strict=False)
     """Running servers. Those with one set of resolved arguments share the rollouts; each other set is a drafter."""
     launch: bool = False
     """Start a server per drafter, measure, stop it. Drafters are then names of SGLang algorithms, or none."""
@@ -123,9 +123,9 @@ class SGLangConfig(_Section):
     """generate: token ids on the native route; chat: the OpenAI route, for servers that offer only that."""
     concurrency: int = Field(default=1, ge=1)
     """Rollouts in flight on each server; the turns of one rollout are never concurrent."""
-    command: tuple[str, ...] = ("sglang", "serve")
+    command: tuple[str, ...] = Field(default=("sglang", "serve"), strict=False)
     """What --launch runs, before the flags."""
-    server_args: tuple[str, ...] = ()
+    server_args: tuple[str, ...] = Field(default=(), strict=False)
     """Further flags for every launched server, the baseline's too."""
     server_env: dict[str, str] = {}
     """Environment variables added for launched servers."""
@@ -139,7 +139,7 @@ class SGLangConfig(_Section):
     """Longest silence within an answer."""
     warm_up_rollouts: int | None = Field(default=None, ge=0)
     """Rollouts replayed before the clocks count; None: as many as are in flight."""
-    draft_config: Path | None = None
+    draft_config: str | None = None
     """The draft's config.json, where the server's draft path cannot be read from here."""
     min_tau: float = Field(default=1.05, ge=0)
     """A draft model below this is taken for misconfigured and the run is void; 0 to allow it."""

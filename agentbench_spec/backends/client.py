@@ -130,28 +130,35 @@ class Client:
             if attempt + 1 < tries:
                 time.sleep(pause_s)
         raise MeasurementError(
-            f"{self.base_url} does not flush its cache ({response.text.strip()[:200]}); another client may be using it: "
-            "measure on a server of your own"
+            f"{self.base_url} does not flush its cache ({response.text.strip()[:200]}); another client may be "
+            "using it: measure on a server of your own"
         )
 
     def metrics(self) -> str | None:
-        """Prometheus text; None if the server was started without --enable-metrics."""
-        with self._asking("/metrics"):
+        """Prometheus text; None if the server was started without --enable-metrics, or is gone."""
+        try:
             response = self._http.get("/metrics", follow_redirects=True)
+        except httpx.HTTPError:
+            return None
         return response.text if response.status_code == httpx.codes.OK else None
 
-    def top_two_gap(self, input_ids: Sequence[int]) -> float | None:
-        """Gap between the two likeliest next tokens' log-probabilities; None if the server cannot tell."""
+    def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:
+        """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told.
+
+        A token below the `depth` likeliest counts as the last of them: the gap is then a lower bound.
+        """
         body = {
             "input_ids": list(input_ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
             "return_logprob": True,
-            "top_logprobs_num": 2,
+            "top_logprobs_num": depth,
         }
         try:
             response = self._http.post("/generate", content=json.dumps(body).encode(), headers=_JSON)
-            best, second = response.json()["meta_info"]["output_top_logprobs"][0][:2]
-            return float(best[0] - second[0])
+            listed = response.json()["meta_info"]["output_top_logprobs"][0]
+            known = {int(entry[1]): float(entry[0]) for entry in listed}
+            least = min(known.values())
+            return max(known.values()) - min(known.get(one, least), known.get(other, least))
         except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
             return None
 

@@ -36,12 +36,14 @@ def refuse_simulated(environ: Mapping[str, str], *, allowed: bool) -> None:
     """Raises ConfigError if the environment makes servers invent their acceptance."""
     if environ.get(SIMULATED) and not allowed:
         raise ConfigError(
-            f"{SIMULATED}={environ[SIMULATED]} is set: servers started here overwrite their acceptance with it; unset it, "
-            "restart the server, or set sglang.allow_simulated_acceptance=true for a test of the arithmetic"
+            f"{SIMULATED}={environ[SIMULATED]} is set: servers started here overwrite their acceptance with it; unset "
+            "it, restart the server, or set sglang.allow_simulated_acceptance=true for a test of the arithmetic"
         )
 
 
-def refuse_server(server: Server, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
+def refuse_server(
+    server: Server, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None
+) -> None:
     """Raises ConfigError if this server cannot give honest numbers for these settings."""
     _refuse_temperature(server, config)
     _refuse_radix(server, config, rollouts)
@@ -77,8 +79,8 @@ def _refuse_radix(server: Server, config: RunConfig, rollouts: Sequence[Rollout]
     several = any(len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts)
     if not cold and several and server.radix_cache is False:
         raise ConfigError(
-            f"{server.base_url}: the radix cache is off, so every turn would be prefilled from nothing; start the server "
-            "without --disable-radix-cache, or set replay.prefix=cold"
+            f"{server.base_url}: the radix cache is off, so every turn would be prefilled from nothing; start the "
+            "server without --disable-radix-cache, or set replay.prefix=cold"
         )
 
 
@@ -86,8 +88,8 @@ def _refuse_architecture(server: Server, draft: Mapping[str, Any] | None) -> Non
     named = [str(name) for name in (draft or {}).get("architectures") or ()]
     if server.algorithm == "EAGLE" and any("eagle3" in name.lower() for name in named):
         raise ConfigError(
-            f"{server.base_url}: the draft is an EAGLE-3 one ({', '.join(named)}) but runs under EAGLE, where it loads and "
-            "drafts noise; restart with --speculative-algorithm EAGLE3"
+            f"{server.base_url}: the draft is an EAGLE-3 one ({', '.join(named)}) but runs under EAGLE, where it loads "
+            "and drafts noise; restart with --speculative-algorithm EAGLE3"
         )
 
 
@@ -116,7 +118,9 @@ def refuse_unequal(baseline: Mapping[str, Any], drafter: Mapping[str, Any], name
         if baseline.get(key) is not None and drafter.get(key) is not None and baseline[key] != drafter[key]
     ]
     if unequal:
-        raise ConfigError(f"baseline and drafter servers differ in {', '.join(unequal)}; start both with the same values")
+        raise ConfigError(
+            f"baseline and drafter servers differ in {', '.join(unequal)}; start both with the same values"
+        )
 
 
 def refuse_low_tau(server: Server, parts: Iterable[tuple[int, int]], *, min_tau: float) -> None:
@@ -127,7 +131,7 @@ def refuse_low_tau(server: Server, parts: Iterable[tuple[int, int]], *, min_tau:
     correct, steps = sum(part[0] for part in parts), sum(part[1] for part in parts)
     if steps >= _ENOUGH_STEPS and 1 + correct / steps < min_tau:
         raise MeasurementError(
-            f"{server.drafter}: tau is {1 + correct / steps:.3f} over {steps} verify steps, below {min_tau:g}: the draft "
-            "and the algorithm or the target do not belong together; check the algorithm's name and the draft's "
+            f"{server.drafter}: tau is {1 + correct / steps:.3f} over {steps} verify steps, below {min_tau:g}: the "
+            "draft and the algorithm or the target do not belong together; check the algorithm's name and the draft's "
             "architecture, or set sglang.min_tau=0 if the draft really is that weak"
         )

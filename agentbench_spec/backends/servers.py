@@ -119,8 +119,9 @@ class Server:
     @property
     def token_capacity(self) -> int | None:
         """Tokens the KV pool holds, over all ranks; None: unknown."""
-        each = [(state.get("memory_usage") or {}).get("token_capacity") for state in self.states]
-        return sum(each) if each and all(isinstance(n, int) for n in each) else None
+        told = [(state.get("memory_usage") or {}).get("token_capacity") for state in self.states]
+        each = [tokens for tokens in told if isinstance(tokens, int)]
+        return sum(each) if each and len(each) == len(told) else None
 
     @property
     def radix_cache(self) -> bool | None:
@@ -133,12 +134,12 @@ class Server:
         return {name: self.info.get(name) for name in (*EQUAL, *SPECULATIVE)}
 
 
-def draft_config(server: Server, given: Path | None = None) -> dict[str, Any] | None:
+def draft_config(server: Server, given: str | None = None) -> dict[str, Any] | None:
     """The draft model's config.json: the file given, else the server's draft folder if it can be read from here.
 
     Raises ConfigError if the file given cannot be read.
     """
-    path = given
+    path = Path(given) if given else None
     if path is None:
         draft = server.info.get("speculative_draft_model_path")
         path = Path(str(draft)) / "config.json" if draft else None
@@ -147,4 +148,6 @@ def draft_config(server: Server, given: Path | None = None) -> dict[str, Any] | 
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"draft config {path}: {error}; give the draft's config.json as sglang.draft_config") from None
+        raise ConfigError(
+            f"draft config {path}: {error}; give the draft's config.json as sglang.draft_config"
+        ) from None
