@@ -68,9 +68,10 @@ class PartResult:
         rate = self.output_tokens_per_s
         said = [] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]
         if self.reuse["turns_short"]:
+            reuse = self.reuse
             said.append(
-                f"{self.name}: {self.reuse['turns_short']} of {self.reuse['turns']} turns found a shorter cached prefix than"
-                f" expected, {self.reuse['missing_tokens']} of {self.reuse['expected_tokens']} tokens were missing"
+                f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
+                f"expected, {reuse['missing_tokens']} of {reuse['expected_tokens']} tokens were missing"
             )
         for window in self.windows:
             said += [f"{self.name}: {text}" for text in (window["counters"] or {}).get("disagreements", ())]
