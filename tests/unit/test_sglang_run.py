@@ -17,6 +17,7 @@ from localmodel import save_model, save_rollouts, session
 
 from agentbench_spec.backends import launch
 from agentbench_spec.backends.sglang import ServedRun, run_served
+from agentbench_spec.backends.sweep import sweep
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.invariants import check_row
@@ -424,3 +425,22 @@ def test_options_become_flags() -> None:
         *("--speculative-algorithm", "DLITE", "--speculative-draft-model-path", "d"),
         *("--speculative-num-draft-tokens", "8", "--speculative-use-rejection-sampling"),
     ]
+
+
+def test_sweep_measures_each_cell_once(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Two concurrencies by two servers; the second call finds all cells finished, an unfinished one is begun anew."""
+    with FakeServer(Behaviour(step_s=0.002)) as plain, FakeServer(Behaviour(dict(EAGLE3), step_s=0.002)) as spec:
+        config = settings(model, rollouts, plain.base_url, spec.base_url)
+        cells = sweep(config, tmp_path, (1, 2), environ={})
+        asked = len(plain.requests)
+        again = sweep(config, tmp_path, (1, 2), environ={})
+        (tmp_path / "c002" / "manifest.json").unlink()
+        sweep(config, tmp_path, (1, 2), environ={})
+        anew = len(plain.requests)
+    assert cells == again and (asked, anew) == (24, 36)
+    assert [(cell.drafter, cell.concurrency) for cell in cells] == [
+        (name, concurrency) for concurrency in (1, 2) for name in ("none", "eagle3")
+    ]
+    assert {cell.tau for cell in cells if cell.drafter == "eagle3"} == {2.2}
+    assert [cell.speedup for cell in cells if cell.drafter == "none"] == [1.0, 1.0]
+    assert all(cell.speedup and cell.speedup > 0 for cell in cells)
