@@ -102,7 +102,7 @@ def build_tree_kernel_efficient_cpu(
     nodes: int,
     mask_mode: int,
 ) -> None:
-    """Links, positions and visibility of the chosen draft nodes. Mode 0: a mask over text and nodes; else nodes only."""
+    """Links, positions and visibility of the chosen draft nodes. Mask mode 0: text and nodes, else nodes."""
     offset = 0
     for b, length in enumerate(lengths.tolist()):
         chosen = selected[b].tolist()
