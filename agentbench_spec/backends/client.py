@@ -115,6 +115,15 @@ class Client:
                     raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {response.text[:200]}")
         return None
 
+    def model(self) -> dict[str, Any]:
+        """The served model's entry on the OpenAI route, with `id` and often `max_model_len`; empty if there is none."""
+        with self._asking("/v1/models"):
+            response = self._http.get("/v1/models")
+        if response.status_code != httpx.codes.OK:
+            return {}
+        listed = response.json().get("data") or [{}]
+        return dict(listed[0])
+
     def flush(self, *, tries: int = 5, pause_s: float = 1.0) -> bool:
         """Empty prefix cache, draft state and acceptance counters, and see that it happened.
 

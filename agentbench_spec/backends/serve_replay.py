@@ -70,7 +70,8 @@ class ServedReplayer:
     def _turn(self, walk: _Walk, row: TurnRow, rollout: Rollout, message: int) -> None:
         if self.renderer is None:
             tools = rollout.tools_at(message)
-            answer = self.client.chat(walk.said.messages[:message], tools, self.ask, self.served.target)
+            name = str(self.server.model.get("id") or self.served.target)
+            answer = self.client.chat(walk.said.messages[:message], tools, self.ask, name)
             fill_answer(row, answer, self.server)
             return
         prompt = self.renderer.prompt(walk.said, message)

@@ -69,6 +69,8 @@ class Server:
     info: Mapping[str, Any] = field(default_factory=dict)
     label: str | None = None
     """The drafter's name where the server does not tell."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Its model's entry on the OpenAI route."""
 
     @property
     def algorithm(self) -> str | None:
@@ -105,11 +107,8 @@ class Server:
     @property
     def window(self) -> int | None:
         """Longest prompt plus answer; None: unknown."""
-        for source in (self.info, *self.states):
-            for name in ("context_length", "context_len", "max_req_input_len"):
-                if isinstance(source.get(name), int):
-                    return int(source[name])
-        return None
+        told = (self.info.get("context_length"), self.model.get("max_model_len"))
+        return next((tokens for tokens in told if isinstance(tokens, int)), None)
 
     @property
     def states(self) -> Sequence[Mapping[str, Any]]:

@@ -184,14 +184,14 @@ def describe(base_url: str, config: RunConfig) -> Server:
     """One server's description of itself. Raises ConfigError if it is not ready, or tells nothing and has no label."""
     with Client(base_url, timeout_s=config.sglang.request_timeout_s) as client:
         client.wait_ready(config.sglang.start_timeout_s)
-        info = client.server_info()
+        info, model = client.server_info(), client.model()
     if info is not None:
-        return Server(client.base_url, info)
+        return Server(client.base_url, info, model=model)
     if "drafters" not in config.model_fields_set or len(config.drafters) != 1:
         raise ConfigError(
             f"{base_url} does not say what it is (/server_info is missing); name its drafter: --drafter NAME"
         )
-    return Server(client.base_url, label=config.drafters[0])
+    return Server(client.base_url, label=config.drafters[0], model=model)
 
 
 def by_drafter(servers: Sequence[Server]) -> dict[str, list[Server]]:

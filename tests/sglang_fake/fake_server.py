@@ -43,6 +43,7 @@ class Behaviour:
     null_details: bool = False
     server_info: bool = True
     flush_refusals: int = 0
+    max_model_len: int | None = None
     lose_prefix_tokens: int = 0
     """Prefix tokens the cache has lost, as a server that evicts."""
 
@@ -236,6 +237,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self._send(200 if server.healthy() else 503, "")
             elif self.path == "/server_info" and server.behaviour.server_info:
                 self._send(200, json.dumps(server.info()))
+            elif self.path == "/v1/models":
+                entry = {"id": "fake-id", "max_model_len": server.behaviour.max_model_len}
+                self._send(200, json.dumps({"object": "list", "data": [entry]}))
             elif self.path == "/metrics":
                 self._send(200, server.metrics())
             else:

@@ -220,7 +220,11 @@ def test_chat_route(model: Path, rollouts: Path, tmp_path: Path, null_details: b
     assert row.tau_raw == (None if null_details else 2.2)
     assert (row.reused_tokens is None, row.chunk_tokens, row.output_ids) == (null_details, None, None)
     assert row.output_tokens == 12 and row.ttft_s and row.tpot_s
-    assert asked["return_spec_tokens_details"] and asked["stream_options"] == {"include_usage": True}
+    assert (
+        asked["model"] == "fake-id"
+        and asked["return_spec_tokens_details"]
+        and asked["stream_options"] == {"include_usage": True}
+    )
     call = next(m for m in asked["messages"] if m.get("tool_calls"))["tool_calls"][0]
     assert json.loads(call["function"]["arguments"]) == {"folder": "d0"}
 
@@ -255,9 +259,9 @@ def test_warm_up_is_flushed_and_not_in_the_rows(model: Path, rollouts: Path, tmp
 
 
 def test_oversized_turn_is_a_row(model: Path, tmp_path: Path) -> None:
-    """Beyond the server's window nothing is sent; the row says so and the other rollout is whole."""
-    mixed = save_rollouts(tmp_path / "mixed.jsonl", session("big", 1, pad=0), session("small", 1))
-    with FakeServer(Behaviour({"context_length": 30})) as plain:
+    """Beyond the server's window nothing is sent; each row says so."""
+    mixed = save_rollouts(tmp_path / "mixed.jsonl", session("big", 1), session("small", 1))
+    with FakeServer(Behaviour(max_model_len=30)) as plain:
         done = served(settings(model, mixed, plain.base_url), tmp_path / "run")
         assert plain.requests == []
     assert {row.status for row in done.rows} == {"oversized"}
