@@ -151,7 +151,7 @@ def _writer(
         **manifest,
         **what,
         "settings_digest": settings_digest(what),
-        "servers": [{"base_url": server.base_url, "info": dict(server.info)} for server in servers],
+        "servers": [{"base_url": server.base_url, "info": server.public_info()} for server in servers],
         "draft": draft,
         "token_capacity": servers[0].token_capacity,
     }

@@ -61,6 +61,9 @@ SPECULATIVE = (
 """Arguments that make the drafter."""
 
 
+_SECRET = ("api_key", "password", "auth_token", "secret")
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One server as it described itself; `info` is empty where it offers no such route."""
@@ -127,6 +130,10 @@ class Server:
         """False if prefixes are not kept between turns; None: unknown."""
         disabled = self.info.get("disable_radix_cache")
         return None if disabled is None else not disabled
+
+    def public_info(self) -> dict[str, Any]:
+        """Everything the server said about itself, without its secrets: a run folder is made to be shown."""
+        return {name: value for name, value in self.info.items() if not any(word in name for word in _SECRET)}
 
     def resolved(self) -> dict[str, Any]:
         """The arguments that decide what the numbers mean; two servers that agree here measure the same thing."""

@@ -448,3 +448,11 @@ def test_sweep_measures_each_cell_once(model: Path, rollouts: Path, tmp_path: Pa
     assert {cell.tau for cell in cells if cell.drafter == "eagle3"} == {2.2}
     assert [cell.speedup for cell in cells if cell.drafter == "none"] == [1.0, 1.0]
     assert all(cell.speedup and cell.speedup > 0 for cell in cells)
+
+
+def test_secrets_of_a_server_stay_out_of_the_run_folder(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """/server_info tells the keys it was started with; a run folder is published."""
+    with FakeServer(Behaviour({"api_key": "hush-1", "admin_api_key": "hush-2", "random_seed": 7})) as plain:
+        served(settings(model, rollouts, plain.base_url, workload__limit=1), tmp_path / "run")
+    written = "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json*"))
+    assert "hush" not in written and '"random_seed": 7' in written
