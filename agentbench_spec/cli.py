@@ -152,7 +152,8 @@ def run(
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
-    folder = out or _new_folder(settings.target.source, settings.workload.name)
+    unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
+    folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
     done: Outcome | ServedRun
     with _resumable(folder):
         if settings.backend == "sglang":

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from agentbench_spec.backends import kvcost, prometheus
+from agentbench_spec.backends import kvcost
 from agentbench_spec.backends.client import Ask, Client
 from agentbench_spec.backends.pairing import judge_divergences
 from agentbench_spec.backends.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
 from agentbench_spec.backends.serve_replay import (
+    OneAtATime,
     ServedReplayer,
     acceptance_parts,
     longest_text,
@@ -25,8 +25,9 @@ from agentbench_spec.backends.serve_replay import (
 )
 from agentbench_spec.backends.server_rows import Served
 from agentbench_spec.backends.servers import Server
+from agentbench_spec.backends.window import WINDOWS, window
 from agentbench_spec.config import RunConfig
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.models import load_tokenizer
 from agentbench_spec.provenance import settings_digest
 from agentbench_spec.records import TurnRow
@@ -35,8 +36,6 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.runfolder import MANIFEST, ROLLOUTS, RunWriter, read_manifest, read_run
 from agentbench_spec.sampling import Sampling
 from agentbench_spec.source import file_name
-
-WINDOWS = "windows.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,10 @@ class PartResult:
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Tokens of answers over the seconds from first send to last byte, all windows together."""
-        spent_s = sum(window["wall_s"] for window in self.windows)
-        return sum(window["output_tokens"] for window in self.windows) / spent_s if spent_s else None
+        """Tokens of answers over the seconds from first send to last byte, over the windows no dying server cut."""
+        whole = [entry for entry in self.windows if entry["whole"]]
+        spent_s = sum(entry["wall_s"] for entry in whole)
+        return sum(entry["output_tokens"] for entry in whole) / spent_s if spent_s else None
 
     @property
     def reuse(self) -> Mapping[str, int]:
@@ -73,8 +73,8 @@ class PartResult:
                 f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
                 f"expected, {reuse['missing_tokens']} of {reuse['expected_tokens']} tokens were missing"
             )
-        for window in self.windows:
-            said += [f"{self.name}: {text}" for text in (window["counters"] or {}).get("disagreements", ())]
+        for entry in self.windows:
+            said += [f"{self.name}: {text}" for text in (entry["counters"] or {}).get("disagreements", ())]
         return said
 
 
@@ -176,9 +176,9 @@ def open_replayers(config: RunConfig, servers: Sequence[Server], clients: Sequen
         max_turns=replay.max_turns,
     )
     ask = Ask(decode.max_new_tokens, sampling, stop, served.thinking)
-    return [
-        ServedReplayer(client, server, served, ask, renderer) for client, server in zip(clients, servers, strict=True)
-    ]
+    shared = None if renderer is None else OneAtATime(renderer)
+    pairs = zip(clients, servers, strict=True)
+    return [ServedReplayer(client, server, served, ask, shared) for client, server in pairs]
 
 
 def _target_name(config: RunConfig, server: Server) -> str:
@@ -234,54 +234,8 @@ def _measure_window(
         rows.extend(own)
         bar.update()
 
-    with bar, _window(writer.folder / WINDOWS, config, replayers, rows):
+    with bar, window(writer.folder / WINDOWS, config, replayers, rows):
         serve(left, replayers, config.sglang.concurrency, done)
-
-
-@contextmanager
-def _window(
-    path: Path, config: RunConfig, replayers: Sequence[ServedReplayer], rows: Sequence[TurnRow]
-) -> Iterator[None]:
-    before = _counters(replayers)
-    start = time.perf_counter()
-    whole = False
-    try:
-        yield
-        whole = True
-    finally:
-        wall_s = time.perf_counter() - start
-        after = _counters(replayers) if whole else None
-        grown = prometheus.difference(before, after) if before and after else None
-        entry = {
-            "whole": whole,
-            "wall_s": wall_s,
-            "concurrency": config.sglang.concurrency,
-            "servers": len(replayers),
-            "rollouts": len({row.rollout for row in rows}),
-            "output_tokens": sum(row.output_tokens or 0 for row in rows if row.status == "ok"),
-            "counters": prometheus.cross_check(grown, rows).as_dict() if grown else None,
-            "server_accept_length": {"scope": "server", "each": _server_lengths(replayers) if whole else None},
-        }
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
-
-
-def _counters(replayers: Sequence[ServedReplayer]) -> list[dict[str, float]] | None:
-    texts = [replayer.client.metrics() for replayer in replayers]
-    return None if any(text is None for text in texts) else [prometheus.counters(text or "") for text in texts]
-
-
-def _server_lengths(replayers: Sequence[ServedReplayer]) -> list[float | None]:
-    """The server-wide average since the flush, of the first rank of each server, as the server words it."""
-    return [_server_length(replayer) for replayer in replayers]
-
-
-def _server_length(replayer: ServedReplayer) -> float | None:
-    try:
-        server = Server(replayer.client.base_url, replayer.client.server_info() or {})
-    except MeasurementError:  # it died after its last answer
-        return None
-    return (server.states[0] if server.states else {}).get("avg_spec_accept_length")
 
 
 def draft_kv_costs(result: PartResult, baseline: PartResult | None) -> list[kvcost.Cost]:

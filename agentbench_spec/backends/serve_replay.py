@@ -40,6 +40,28 @@ class _Walk:
     """Prompt with history's reply of the last turn: what the next prompt should begin with."""
 
 
+class OneAtATime:
+    """A renderer for several threads: tokenizers may not be entered twice at once."""
+
+    def __init__(self, renderer: Renders) -> None:
+        self._renderer, self._lock = renderer, threading.Lock()
+
+    def prompt(self, rollout: Rollout, index: int) -> list[int]:
+        """As the renderer's."""
+        with self._lock:
+            return self._renderer.prompt(rollout, index)
+
+    def reply(self, rollout: Rollout, index: int) -> list[int]:
+        """As the renderer's."""
+        with self._lock:
+            return self._renderer.reply(rollout, index)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """As the renderer's."""
+        with self._lock:
+            return self._renderer.text(ids)
+
+
 class ServedReplayer:
     """Replays rollouts on one server. Used by several threads at once.
 
