@@ -69,8 +69,14 @@ _POOL = re.compile(r"KV Cache is allocated\..*?K size: (?P<k>[\d.]+) GB, V size:
 
 
 def by_log(lines: Iterable[str]) -> Cost | None:
-    """Size of the second KV pool a server's log reports, the draft's; None if there is no second one."""
-    pools = [match for line in lines if (match := _POOL.search(line))]
+    """Size of the second KV pool a server's log reports, the draft's; None if there is no second one.
+
+    A log may hold several starts, each after the line of its command ("$ ..."); the last one counts.
+    """
+    pools: list[re.Match[str]] = []
+    for line in lines:
+        match = _POOL.search(line)
+        pools = [] if line.startswith("$ ") else [*pools, match] if match else pools
     if len(pools) < 2:
         return None
     size = (float(pools[1]["k"]) + float(pools[1]["v"])) * 2**30

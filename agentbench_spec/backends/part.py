@@ -238,8 +238,11 @@ def _measure_window(
         serve(left, replayers, config.sglang.concurrency, done)
 
 
-def draft_kv_costs(result: PartResult, baseline: PartResult | None) -> list[kvcost.Cost]:
-    """What the drafter's KV costs, by every method whose inputs are known; empty for plain decoding."""
+def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -> list[kvcost.Cost]:
+    """What the drafter's KV costs, by every method whose inputs are known; empty for plain decoding.
+
+    log: output of the launched server, if there was one.
+    """
     if not result.resolved.get("speculative_algorithm"):
         return []
     costs: list[kvcost.Cost] = []
@@ -250,6 +253,8 @@ def draft_kv_costs(result: PartResult, baseline: PartResult | None) -> list[kvco
         costs.append(kvcost.by_formula(result.draft, str(dtype)))
     if baseline is not None and baseline.token_capacity and result.token_capacity:
         costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
+    if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):
+        costs.append(pool)
     if baseline is not None and (slower := kvcost.by_step_time(baseline.rows, result.rows)):
         costs.append(slower)
     return costs

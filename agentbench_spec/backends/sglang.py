@@ -114,7 +114,10 @@ def run_served(
         for stage in stages(config, folder):
             tell(f"{stage.name}: measuring")
             results[stage.name] = _measure(stage, config, rollouts, folder, results.get(BASELINE), manifest)
-        costs = {name: part.draft_kv_costs(result, results.get(BASELINE)) for name, result in results.items()}
+        costs = {
+            name: part.draft_kv_costs(result, results.get(BASELINE), log_of(folder, name))
+            for name, result in results.items()
+        }
         margins = {name: read_margins(part_folder(folder, name)) for name in results}
         pair_parts(writer, [result.rows for result in results.values()], margins)
         write_json_atomic(folder / SERVING, _serving(results, costs))
@@ -145,6 +148,11 @@ def part_folder(folder: Path, name: str) -> Path:
     return folder / "parts" / name
 
 
+def log_of(folder: Path, name: str) -> Path:
+    """Output of the server that `--launch` started for one drafter."""
+    return folder / f"server-{name}.log"
+
+
 def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings that decide what is measured, and those that only say how the servers are reached.
 
@@ -171,7 +179,7 @@ def stages(config: RunConfig, folder: Path) -> Iterator[Stage]:
 
 @contextmanager
 def _launching(drafter: Launchable, config: RunConfig, folder: Path) -> Iterator[list[Server]]:
-    with launched(drafter, config, folder / f"server-{drafter.name}.log") as base_url:
+    with launched(drafter, config, log_of(folder, drafter.name)) as base_url:
         yield [describe(base_url, config)]
 
 

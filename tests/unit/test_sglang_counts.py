@@ -165,6 +165,9 @@ def test_draft_kv_formula_on_the_published_geometry() -> None:
 
 
 def test_other_methods_name_themselves() -> None:
-    """Capacity lost at equal memory is a share; a log with one pool has no draft pool to report."""
+    """Capacity lost at equal memory is a share; a log with one pool a start has no draft pool to report."""
     assert (by_capacity(1000, 900).method, by_capacity(1000, 900).value) == ("capacity_drop", pytest.approx(0.1))
-    assert by_log(["KV Cache is allocated. #tokens: 8, K size: 0.50 GB, V size: 0.50 GB"]) is None
+    pool = "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 8192, K size: 0.25 GB, V size: 0.25 GB"
+    assert by_log(["$ sglang serve", pool, "$ sglang serve", pool]) is None
+    draft = by_log(["$ sglang serve", pool, pool])
+    assert draft is not None and (draft.method, draft.value) == ("server_log", 2**29)
