@@ -28,6 +28,7 @@ from agentbench_spec.errors import AgentBenchError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from agentbench_spec.backends.sglang import ServedRun
     from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
@@ -115,6 +116,11 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
+    backend: Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")] = None,
+    base_url: Annotated[list[str] | None, typer.Option(help="A running SGLang server; repeatable.")] = None,
+    launch: Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Rollouts in flight on each server.")] = None,
+    client: Annotated[str | None, typer.Option(help="generate (token ids), or chat (OpenAI route).")] = None,
     config: ConfigFile = None,
     set_: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
@@ -143,15 +149,35 @@ def run(
         "replay.history": history,
         "replay.max_turns": max_turns,
         "measure.seed": seed,
+        "backend": backend or ("sglang" if base_url or launch else None),
+        "sglang.base_urls": base_url or None,
+        "sglang.launch": launch,
+        "sglang.concurrency": concurrency,
+        "sglang.client": client,
     }
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
-    folder = out or _new_folder(settings.target.source, settings.workload.name)
+    unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
+    folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
+    done: Outcome | ServedRun
     with _resumable(folder):
-        done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        if settings.backend == "sglang":
+            done = _served()(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        else:
+            done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
     _show(done)
+
+
+def _served() -> Callable[..., ServedRun]:
+    try:
+        from agentbench_spec.backends.sglang import run_served
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"') from None
+    return run_served
 
 
 @contextmanager
@@ -170,12 +196,12 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _show(done: Outcome) -> None:
+def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
     from agentbench_spec.run import reasons
     from agentbench_spec.summary import render, summary_dict
 
-    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+    for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         _say(line)
     console.print(render(done.summary))
     for reason in reasons(done.rows):
