@@ -153,8 +153,8 @@ def _verdict(manifest: Mapping[str, Any], summary: Summary) -> tuple[str, str] |
     errors = sum(own.losslessness.errors for own in summary.drafters)
     if errors:
         return "bad", (
-            f"This run is void: {errors} outputs differ from plain decoding by more than a near tie. "
-            "Do not quote its figures."
+            f"This run is void: {errors} {'output differs' if errors == 1 else 'outputs differ'} from plain decoding "
+            "by more than a near tie. Do not quote its figures."
         )
     if not manifest.get("finished"):
         return "warn", "This run is not finished: the figures are over the turns written so far."

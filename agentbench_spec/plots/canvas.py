@@ -134,6 +134,15 @@ def _settings(salt: str) -> Iterator[None]:
         yield
 
 
+_LONGEST = 26
+
+
+def label(drafter: str) -> str:
+    """A drafter's name as far as a figure has room: of a longer one the two ends, for the middle says least."""
+    half = _LONGEST // 2
+    return drafter if len(drafter) <= _LONGEST else f"{drafter[: half - 1]}…{drafter[-half:]}"
+
+
 def legend_above(axes: Axes, *, columns: int = 4, **options: Any) -> None:
     """A legend in one line above the panel, left-aligned, where it can hide no data; none for a single series."""
     handles, labels = axes.get_legend_handles_labels()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentbench_spec import metrics
 from agentbench_spec.metrics import BASELINE
-from agentbench_spec.plots.canvas import Cell, Plot, legend_above, panels
+from agentbench_spec.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import INK, styles
 from agentbench_spec.plots.turns import tokens_text
 from agentbench_spec.records import TurnRow
@@ -67,7 +67,9 @@ def _draw_states(sizes: dict[str, list[tuple[int, int]]]) -> Figure:
     looks = styles(sizes)
     for drafter, points in sizes.items():
         xs, ys = [x for x, _ in points], [y / _KIB for _, y in points]
-        axes.plot(xs, ys, look.marker if (look := looks[drafter]) else "", color=look.colour, label=drafter, alpha=0.8)
+        axes.plot(
+            xs, ys, look.marker if (look := looks[drafter]) else "", color=look.colour, label=label(drafter), alpha=0.8
+        )
     largest = [max(y for _, y in points) for points in sizes.values()]
     if max(largest) > _FAR_APART * max(min(largest), 1):
         axes.set_yscale("symlog", linthresh=1.0)
@@ -106,7 +108,7 @@ def _draw_positions(tables: dict[str, list[tuple[float, float | None]]]) -> Figu
     looks = styles(tables)
     for drafter, table in tables.items():
         look, places = looks[drafter], range(1, len(table) + 1)
-        axes.plot(places, [100 * u for u, _ in table], color=look.colour, marker=look.marker, label=drafter)
+        axes.plot(places, [100 * u for u, _ in table], color=look.colour, marker=look.marker, label=label(drafter))
         chained = [(place, 100 * c) for place, (_, c) in zip(places, table, strict=True) if c is not None]
         axes.plot([x for x, _ in chained], [y for _, y in chained], color=look.colour, linestyle=":", linewidth=1.3)
     axes.plot([], [], color=INK, linestyle=":", label="given the one before")
@@ -147,7 +149,7 @@ def _draw_histograms(counts: dict[str, list[int]]) -> Figure:
     for panel, (drafter, found) in zip(axes, counts.items(), strict=True):
         shares = [100 * count / sum(found) for count in found]
         panel.bar(range(len(shares)), shares, width=0.75, color=looks[drafter].colour)
-        panel.set_title(f"{drafter}, {sum(found):,} rounds", loc="left", fontsize=10, color=INK, pad=3)
+        panel.set_title(f"{label(drafter)}, {sum(found):,} rounds", loc="left", fontsize=10, color=INK, pad=3)
         panel.set_ylim(0, 100)
         panel.set_yticks([0, 50, 100])
     axes[-1].set_xticks(range(max(map(len, counts.values()))))

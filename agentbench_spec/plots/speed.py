@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentbench_spec import costs, metrics
 from agentbench_spec.metrics import BASELINE
-from agentbench_spec.plots.canvas import Cell, Plot, legend_above, panels
+from agentbench_spec.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval, speedup_interval
@@ -100,7 +100,9 @@ def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
     figure, (axes,) = panels(height_in=1.1 + 0.42 * len(found))
     looks = styles(name for name, *_ in found)
     names = [name for name, *_ in found]
-    axes.barh(names, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
+    places = range(len(found))
+    axes.set_yticks(places, map(label, names))
+    axes.barh(places, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
     end = max(max(value, interval.high if interval else 0) for _, value, interval, _ in found)
     for place, (_, value, interval, _) in enumerate(found):
         if interval:  # on a rim of the page's colour, so that it shows on any bar
@@ -160,7 +162,7 @@ def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
     axes.plot([], [], "o", color=MUTED, label="measured, with its interval")
     axes.plot([], [], "D", color=MUTED, markerfacecolor=PAGE["light"], label="model τ·T(1) / (T(K+1) + T_draft)")
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
-    axes.set_yticks(range(len(models)), [model.drafter for model in models])
+    axes.set_yticks(range(len(models)), [label(model.drafter) for model in models])
     axes.set_ylim(len(models) - 0.5, -0.5)
     axes.set_xlim(*_room_around([1.0, *(end for model in models for end in _drawn(model))]))
     axes.grid(visible=False, axis="y")
@@ -249,13 +251,14 @@ def phase_plot(rows: Iterable[TurnRow]) -> Plot | None:
 
 def _draw_phases(stacks: Sequence[PhaseStack]) -> Figure:
     figure, (axes,) = panels(height_in=1.6 + 0.42 * len(stacks))
-    names = [stack.drafter for stack in stacks]
+    places = range(len(stacks))
+    axes.set_yticks(places, [label(stack.drafter) for stack in stacks])
     left = [0.0] * len(stacks)
     for phase in PHASES:
         widths = [1e3 * (stack.seconds_per_token[phase] or 0.0) for stack in stacks]
         outline = MUTED if phase == "other" else PAGE["light"]
         options = {"color": PHASE_COLOURS[phase], "edgecolor": outline, "linewidth": 0.6}
-        axes.barh(names, widths, left=left, height=0.62, label=phase, **options)  # type: ignore[arg-type]
+        axes.barh(places, widths, left=left, height=0.62, label=phase, **options)  # type: ignore[arg-type]
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for place, total in enumerate(left):
         axes.text(total + 0.01 * max(left), place, f"{total:.1f}", va="center", color=INK)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.plots.canvas import Plot, legend_above, panels
+from agentbench_spec.plots.canvas import Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import styles
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _draw_throughput(points: Sequence[ThroughputPoint]) -> Figure:
     for drafter in dict.fromkeys(point.drafter for point in points):
         own, look = [point for point in points if point.drafter == drafter], looks[drafter]
         xs, ys = [point.concurrency for point in own], [point.tokens_per_s for point in own]
-        axes.plot(xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, label=drafter)
+        axes.plot(xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, label=label(drafter))
         for point in own:
             if point.low is not None and point.high is not None:
                 axes.vlines(point.concurrency, point.low, point.high, color=look.colour, linewidth=1.2)

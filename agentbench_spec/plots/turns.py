@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agentbench_spec import metrics
 from agentbench_spec.metrics import BASELINE
-from agentbench_spec.plots.canvas import Cell, Plot, legend_above, panels
+from agentbench_spec.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import MUTED, Style, styles
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval, tau_interval
@@ -136,7 +136,7 @@ def _draw_points(points: Sequence[TauPoint], x_name: str, log: bool) -> Figure:
 def _draw_drafter(axes: Axes, own: Sequence[TauPoint], look: Style) -> None:
     xs, ys = [point.x for point in own], [point.tau for point in own]
     marker = look.marker if len(own) <= _MANY_POINTS else ""
-    axes.plot(xs, ys, color=look.colour, marker=marker, linestyle=look.dash, label=own[0].drafter)
+    axes.plot(xs, ys, color=look.colour, marker=marker, linestyle=look.dash, label=label(own[0].drafter))
     known = [(point.x, point.interval) for point in own if point.interval is not None]
     if len(known) > 1:
         low, high = [i.low for _, i in known], [i.high for _, i in known]

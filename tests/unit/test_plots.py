@@ -164,6 +164,19 @@ def test_token_counts_on_an_axis() -> None:
     assert [tokens_text(n) for n in (512, 1024, 1536, 32768, 1 << 20)] == ["512", "1K", "1,536", "32K", "1M"]
 
 
+def test_long_names_leave_room_for_the_figure_and_do_not_merge() -> None:
+    """Two checkpoints shorten to one text; fails if they share a bar, or squeeze the panel to nothing."""
+    names = [f"my_package.drafters.long_module:make=/checkpoints/{run}/a-very-long-folder-name" for run in "ab"]
+    base = [timed("r0", 0, "none", [0] * 4, (0, 10, 0, 0, 0))]
+    rows = [*base, *(timed("r0", 0, name, [1, 1], (0, ms, 0, 0, 0)) for name, ms in zip(names, (10, 5), strict=True))]
+    figure = _plot(speedup_bars(rows)).draw()
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([2.0, 4.0])  # type: ignore[attr-defined]
+    assert len({bar.get_y() for bar in axes.patches}) == 2  # type: ignore[attr-defined]
+    assert axes.get_position().width > 0.4
+
+
 # --- the colours
 
 _SEEN_AS = {
