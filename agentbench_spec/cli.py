@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
@@ -28,6 +28,7 @@ from agentbench_spec.errors import AgentBenchError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from agentbench_spec.backends.sglang import ServedRun
     from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
@@ -44,6 +45,8 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", help="A setting,
 Options = Annotated[list[str] | None, typer.Option("--set", help="An option of it, key=value; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Rollouts; a smaller limit is a subset of a larger one.")]
+Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or folder; always wins.")]
+Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
 
 
@@ -98,6 +101,8 @@ def _last_line(value: dict[str, Any]) -> None:
 def run(
     target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
     workload: Annotated[str | None, typer.Option(help="Installed workload, module:factory, or a .jsonl file.")] = None,
+    data: Data = None,
+    offline_standin: Standin = False,
     drafter: Annotated[
         list[str] | None, typer.Option(help="Name, module:factory, or NAME=CHECKPOINT; repeatable.")
     ] = None,
@@ -111,6 +116,11 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
+    backend: Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")] = None,
+    base_url: Annotated[list[str] | None, typer.Option(help="A running SGLang server; repeatable.")] = None,
+    launch: Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Rollouts in flight on each server.")] = None,
+    client: Annotated[str | None, typer.Option(help="generate (token ids), or chat (OpenAI route).")] = None,
     config: ConfigFile = None,
     set_: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
@@ -129,6 +139,8 @@ def run(
         "target.dtype": dtype,
         "workload.name": workload,
         "workload.limit": limit,
+        "workload.options.data": str(data) if data else None,
+        "workload.options.offline_standin": offline_standin or None,
         "drafters": drafter or None,
         "decode.k": k,
         "decode.max_new_tokens": max_new_tokens,
@@ -137,15 +149,35 @@ def run(
         "replay.history": history,
         "replay.max_turns": max_turns,
         "measure.seed": seed,
+        "backend": backend or ("sglang" if base_url or launch else None),
+        "sglang.base_urls": base_url or None,
+        "sglang.launch": launch,
+        "sglang.concurrency": concurrency,
+        "sglang.client": client,
     }
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
-    folder = out or _new_folder(settings.target.source, settings.workload.name)
+    unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
+    folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
+    done: Outcome | ServedRun
     with _resumable(folder):
-        done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        if settings.backend == "sglang":
+            done = _served()(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        else:
+            done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
     _show(done)
+
+
+def _served() -> Callable[..., ServedRun]:
+    try:
+        from agentbench_spec.backends.sglang import run_served
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"') from None
+    return run_served
 
 
 @contextmanager
@@ -164,12 +196,12 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _show(done: Outcome) -> None:
+def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
     from agentbench_spec.run import reasons
     from agentbench_spec.summary import render, summary_dict
 
-    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+    for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         _say(line)
     console.print(render(done.summary))
     for reason in reasons(done.rows):
@@ -273,6 +305,27 @@ def _print_sheet(found: Sheet) -> None:
     console.print(table)
     for note in found.notes:
         _say(note, "yellow" if "NOT LOSSLESS" in note or note.startswith("warning") else "dim")
+
+
+@app.command()
+@_command
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+) -> None:
+    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    from agentbench_spec.export import write_summary
+    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.summary import summarise
+
+    manifest, rows = read_run(run)
+    counting = manifest.get("settings", {}).get("measure", {})
+    summary = summarise(
+        rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
+    )
+    file = write_summary(summary, run.resolve().name, out)
+    _say(f"written: {file}")
+    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
 
 
 @app.command()
@@ -413,6 +466,8 @@ def report(
 def build(
     workload: Annotated[str, typer.Argument(help="Installed workload, module:factory, or a rollouts file.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")],
+    data: Data = None,
+    offline_standin: Standin = False,
     limit: Limit = None,
     seed: Seed = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Pass over bad lines of a file, listing them.")] = False,
@@ -424,7 +479,7 @@ def build(
 
     if not is_file(out.name):
         raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
-    source = _workload(workload, set_ or [], lenient=lenient)
+    source = _workload(workload, _options(set_, data, offline_standin), lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
@@ -432,11 +487,18 @@ def build(
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
 
 
-def _workload(name: str, assignments: list[str], *, lenient: bool = False) -> Workload:
+def _options(assignments: list[str] | None, data: Path | None, standin: bool) -> dict[str, Any]:
+    """A workload's options: what is set, and what has a flag of its own."""
     from agentbench_spec.config import parse_options
+
+    flags = {"data": str(data) if data else None, "offline_standin": standin or None}
+    return parse_options(assignments or ()) | {name: value for name, value in flags.items() if value is not None}
+
+
+def _workload(name: str, options: dict[str, Any], *, lenient: bool = False, target: str | None = None) -> Workload:
     from agentbench_spec.source import open_workload
 
-    return open_workload(name, parse_options(assignments), lenient=lenient)
+    return open_workload(name, options, lenient=lenient, target=target)
 
 
 @rollouts_app.command("import")
@@ -457,11 +519,8 @@ def import_(
 
     source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
     written = write_rollouts(out, source.with_progress())
-    console.print(
-        f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows",
-        highlight=False,
-    )
-    counts = {"repaired": source.repaired, "bad": source.bad_rows, "formats": dict(source.formats)}
+    _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
+    counts = {"repaired": source.repaired, "bad_rows": source.bad_rows, "formats": dict(source.formats)}
     _last_line({"rollouts": written, **counts, "file": str(out)})
 
 
@@ -495,34 +554,87 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
 def stats(
     source: Annotated[str, typer.Argument(help="Rollouts file, installed workload, or module:factory.")],
     target: Annotated[str | None, typer.Option(help="Count tokens with this target's tokenizer and template.")] = None,
+    data: Data = None,
+    offline_standin: Standin = False,
     limit: Limit = None,
     seed: Seed = 0,
     by: Annotated[Literal["category", "workload"], typer.Option(help="What to group by.")] = "category",
     set_: Options = None,
-    output: Annotated[Literal["table", "csv"], typer.Option(help="What is shown; csv: one row per rollout.")] = "table",
+    thinking: Annotated[bool | None, typer.Option(help="The template's thinking flag; default: its own.")] = None,
+    windows: Annotated[str | None, typer.Option(help="Context windows in tokens, with commas between.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw growth and survival of the context (.png, .pdf).")] = None,
+    output: Annotated[
+        Literal["table", "csv", "turns"], typer.Option(help="What is shown; csv: one row per rollout; turns: per turn.")
+    ] = "table",
 ) -> None:
-    """Turns, messages, tool calls, and with --target prompt tokens, of a set of rollouts."""
+    """Turns, messages, calls; with --target also tokens, what of a turn's prefix survives, and windows exceeded."""
     from tqdm import tqdm
 
     from agentbench_spec.models import load_tokenizer
     from agentbench_spec.render import Renderer
-    from agentbench_spec.rollout_stats import rollout_stats, summarize
     from agentbench_spec.source import load_rollouts
+    from agentbench_spec.turn_stats import WINDOWS, measure_rollouts, plot_turns
 
-    rollouts = load_rollouts(_workload(source, set_ or []), limit=limit, seed=seed)
-    renderer = Renderer(load_tokenizer(target)) if target else None
-    each = rollout_stats(
-        tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False),
-        prompt_tokens=(lambda rollout, index: len(renderer.prompt(rollout, index))) if renderer else None,
-    )
-    if output == "csv":
-        print(each.to_csv(index=False), end="", flush=True)
+    if target is None and (plot or windows or output == "turns"):
+        raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
+    sizes = tuple(map(_window, windows.split(","))) if windows else WINDOWS
+    workload = _workload(source, _options(set_, data, offline_standin), target=target)
+    rollouts = load_rollouts(workload, limit=limit, seed=seed)
+    renderer = Renderer(load_tokenizer(target), thinking) if target else None
+    found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
+    if plot and found.turns is not None:
+        _say(f"plot: {plot_turns(found.turns, plot, sizes, title=f'{source} in tokens of {target}')}")
+    chosen = found.turns if output == "turns" else found.rollouts
+    if output != "table" and chosen is not None:
+        print(chosen.to_csv(index=False), end="", flush=True)
         return
-    each[by] = each[by].fillna(f"(no {by})")
-    grouped = summarize(each, by)
+    _show_stats(found.rollouts, found.turns, by, sizes)
+
+
+def _window(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ConfigError(f"--windows: expected numbers of tokens, found {text!r}")
+    return int(text)
+
+
+def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, windows: Sequence[int]) -> None:
+    from agentbench_spec.rollout_stats import summarize
+    from agentbench_spec.turn_stats import summarize_turns
+
+    missing = f"(no {by})"
+    rollouts[by] = rollouts[by].fillna(missing)
+    grouped = summarize(rollouts, by)
     for table in _stats_tables(grouped, by):
         console.print(table)
-    _last_line({"rollouts": len(each), "groups": json.loads(grouped.to_json(orient="index"))})
+    last: dict[str, Any] = {"rollouts": len(rollouts), "groups": json.loads(grouped.to_json(orient="index"))}
+    if turns is not None:
+        turns[by] = turns[by].fillna(missing)
+        per_turn = summarize_turns(turns, by, windows)
+        for table in _turns_tables(per_turn, by, windows):
+            console.print(table)
+        last["turns"] = json.loads(per_turn.to_json(orient="index"))
+    _last_line(last)
+
+
+def _turns_tables(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Iterator[Table]:
+    """What a turn adds and loses, and how many turns exceed each window; one line a group."""
+    spreads = ("reply_tokens", "new_tokens", "lost_tokens")
+    growth, over = _table(by), _table(by)
+    for name in spreads:
+        growth.add_column(f"{name.replace('_', ' ')}\nmedian / p90 / max", justify="right", no_wrap=True)
+    for heading in ("append-only", "reuse"):
+        growth.add_column(heading, justify="right", no_wrap=True)
+    for window in windows:
+        over.add_column(f"turns over\n{window:,} tokens", justify="right", no_wrap=True)
+    for group, row in per_turn.iterrows():
+        cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
+        growth.add_row(Text(str(group)), *cells, *(_number(row[name], ".1%") for name in ("append_only", "reuse")))
+        over.add_row(Text(str(group)), *(_number(row[f"over_{window}"]) for window in windows))
+    yield from (growth, over)
+
+
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:

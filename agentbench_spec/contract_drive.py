@@ -93,7 +93,8 @@ class Seat:
         """Make one call of the drafter's interface; an error of the drafter breaks the law at hand."""
         self.calls += 1
         try:
-            return act()
+            with torch.inference_mode():  # as the engine calls it
+                return act()
         except Exception as error:
             raise self.broken(f"{what} raised {type(error).__name__}: {error}") from error
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.paper import DRAFTERS
 from agentbench_spec.provenance import write_bytes_atomic
 from agentbench_spec.summary import DrafterSummary, Summary, notes
@@ -130,6 +131,47 @@ def _escaped(text: str) -> str:
     # a line that begins with "[" would be read as the optional argument of the "\\" before it
     plain = "".join(_LATEX.get(mark, mark) for mark in text.strip())
     return "{" + plain + "}" if plain.startswith("[") else plain
+
+
+def summary_frame(summary: Summary) -> pd.DataFrame:
+    """The figures of one run as numbers, one line a drafter; None is an empty cell."""
+    import pandas as pd
+
+    names = ("tau", "tau_macro", "tau_raw", "tau_raw_macro", "speedup", "speedup_macro", "speedup_e2e")
+    lines = [
+        {
+            "drafter": own.drafter,
+            "k": own.k,
+            **dict(zip(names, _figures(own), strict=True)),
+            "tau_low": own.tau_interval.low if own.tau_interval else None,
+            "tau_high": own.tau_interval.high if own.tau_interval else None,
+            "speedup_low": own.speedup_interval.low if own.speedup_interval else None,
+            "speedup_high": own.speedup_interval.high if own.speedup_interval else None,
+            "turns": own.turns,
+            "left_out": sum(own.left_out.values()),
+        }
+        for own in summary.drafters
+    ]
+    whole = dict.fromkeys(("k", "turns", "left_out"), "int64") | {"drafter": "string"}
+    found = pd.DataFrame(lines, dtype="object")
+    return found.astype({name: whole.get(name, "float64") for name in found.columns})
+
+
+def write_summary(summary: Summary, title: str, path: Path) -> Path:
+    """Write the figures of one run as the ending of `path` says. Raises ConfigError for another ending."""
+    texts: dict[str, Callable[[], str]] = {
+        ".csv": lambda: str(summary_frame(summary).to_csv(index=False, lineterminator="\n")),
+        ".md": lambda: markdown(summary_sheet(summary, title)),
+        ".tex": lambda: latex(summary_sheet(summary, title)),
+    }
+    if path.suffix not in (*texts, ".parquet"):
+        raise ConfigError(f"{path}: the ending must be one of {', '.join(texts)}, .parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        summary_frame(summary).to_parquet(path, index=False)
+    else:
+        write_bytes_atomic(path, texts[path.suffix]().encode())
+    return path
 
 
 def write_tables(tables: Sequence[Table], folder: Path, stem: str) -> list[Path]:

@@ -193,7 +193,7 @@ def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Tar
         "probs must be float32: rounded ones are not what was drawn from": probs is None
         or probs.dtype in (torch.float32, torch.float64),
         f"count must be [{rows}]": count is None or tuple(count.shape) == (rows,),
-        "count must be within the ids": not known
+        "it counts tokens that are not among its ids": not known
         or (count is not None and int(count.min()) >= 0 and int(count.max()) <= ids.shape[-1]),
     }
     for clause, kept in clauses.items():

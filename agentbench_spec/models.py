@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ import torch
 
 from agentbench_spec import embedded
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.windows import apply_rope_scaling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -53,21 +54,32 @@ class LoadedModel:
 
 
 def load(
-    source: str, *, dtype: str | torch.dtype = "auto", device: str = "auto", revision: str | None = None
+    source: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    rope_scaling: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
     """Load a target model and its tokenizer; code that comes with a checkpoint is never run.
 
     source: hub id, local folder, or "smollm2-135m"; dtype "auto": float32 on the CPU, the checkpoint's own on CUDA;
-    device "auto": CUDA where there is one; revision: hub revision, for hub ids only.
+    device "auto": CUDA where there is one; revision: hub revision, for hub ids only;
+    rope_scaling: see `windows.apply_rope_scaling`.
     Raises ConfigError for a model that is missing or that the engine cannot serve exactly.
     """
     tokenizer = load_tokenizer(source, revision=revision)
-    model, found = load_model(source, dtype=dtype, device=device, revision=revision)
+    model, found = load_model(source, dtype=dtype, device=device, revision=revision, rope_scaling=rope_scaling)
     return LoadedModel(source, model, tokenizer, found)
 
 
 def load_model(
-    source: str, *, dtype: str | torch.dtype = "auto", device: str = "auto", revision: str | None = None
+    source: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    rope_scaling: Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """A target without its tokenizer, and its provenance; arguments and errors as for `load`."""
     from transformers import AutoModelForCausalLM
@@ -79,6 +91,9 @@ def load_model(
     refuse_unsupported(config)
     found["revision"] = found["revision"] or getattr(config, "_commit_hash", None)
     options = {"revision": found["revision"], "trust_remote_code": False}
+    if rope_scaling is not None:
+        found["rope_scaling"] = apply_rope_scaling(config, rope_scaling, source)
+        options["config"] = config
     model = _read(
         source, path, AutoModelForCausalLM.from_pretrained, {**options, "dtype": wanted, "device_map": {"": where}}
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentbench_spec.drafting import Drafter
     from agentbench_spec.rollout import Workload
 
-__all__ = ["Kind", "available", "load_drafter", "load_workload"]
+__all__ = ["Kind", "accepts", "available", "load_drafter", "load_workload"]
 
 Kind = Literal["drafter", "workload"]
 
@@ -145,6 +145,14 @@ def _make(factory: _Factory, options: Mapping[str, Any]) -> Any:
         return factory.make(**options)
     except ImportError as error:
         raise _missing_dependency(factory.label, error) from error
+
+
+def accepts(kind: Kind, name: str, option: str) -> bool:
+    """True if the factory of an installed plugin names `option` among its parameters. Raises as loading it does."""
+    try:
+        return option in inspect.signature(_find(kind, name).make).parameters
+    except ValueError:
+        return False
 
 
 def _check_options(factory: _Factory, options: Mapping[str, Any]) -> None:

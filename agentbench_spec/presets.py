@@ -28,7 +28,6 @@ class ColumnPreset(_Part):
     limit: int | None = None
     """Rollouts; None: a throughput table counts requests instead."""
     options: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
     tokenizer: bool = False
     """True: the workload is given the target, to count its tokens."""
     standin: bool = False
@@ -72,9 +71,13 @@ class TablePreset(ThroughputPreset):
     columns: tuple[ColumnPreset, ...] = ()
     embedded: tuple[ColumnPreset, ...] = ()
     embedded_throughput: ThroughputPreset | None = None
+    settings: dict[str, Any] = {}
+    """Of all its columns, over the shared ones."""
     open: dict[str, str] = {}
     groups: dict[str, TableName] = {}
     """Group of workloads -> the table whose columns are in it (figure 1b)."""
+    without: tuple[str, ...] = ()
+    """Columns of those tables that are left out."""
 
 
 class EmbeddedPreset(_Part):

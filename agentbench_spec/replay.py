@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
@@ -36,7 +35,7 @@ from agentbench_spec.rows import (
     round_rows,
     status_of,
 )
-from agentbench_spec.sampling import RowSampler, generator, pick, probabilities
+from agentbench_spec.sampling import RowSampler, choose, generator
 from agentbench_spec.session import Session
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Clock, clocks
@@ -133,7 +132,8 @@ class Replayer:
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
         """(status, why) if the turn cannot be measured at all."""
         need, window = len(prompt) + self.conditions.limits.max_new_tokens, self.target.info.max_positions
-        if need > min(window, self.target.capacity):
+        flagged = self.conditions.beyond_window == "flag"
+        if need > (self.target.capacity if flagged else min(window, self.target.capacity)):
             return "oversized", (
                 f"{len(prompt)} prompt tokens + {self.conditions.limits.max_new_tokens} new ones exceed the target's "
                 f"window of {window} (engine capacity {self.target.capacity})"
@@ -154,9 +154,9 @@ class Replayer:
             limit = self.drafters[name].spec.max_positions
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
-        choose = self._chooser(rollout, state.index, reply[0] if forced else None)
+        chooser = self._chooser(rollout, state.index, reply[0] if forced else None)
         self.told(f"prefill to {len(prompt):,} tokens")
-        state.prefill = session.prefill(prompt, choose)
+        state.prefill = session.prefill(prompt, chooser)
         if BASELINE in session.failed:
             raise session.failed[BASELINE]
         names = session.taking_part
@@ -200,20 +200,10 @@ class Replayer:
     def _chooser(self, rollout: Rollout, turn: int, recorded: int | None) -> Callable[[Tensor], int]:
         """How the turn's first token is chosen from the prompt's last logits."""
 
-        def choose(logits: Tensor) -> int:
-            if recorded is not None:
-                return recorded
-            if self.conditions.sampling.greedy:
-                return int(logits.argmax())
-            draw = torch.rand(
-                (),
-                generator=generator(logits.device, self.conditions.seed, rollout.id, turn, "target"),
-                dtype=torch.float64,
-                device=logits.device,
-            )
-            return int(pick(probabilities(logits, self.conditions.sampling), draw))
-
-        return choose
+        if recorded is not None:
+            return lambda logits: recorded
+        parts = (self.conditions.seed, rollout.id, turn, "target")
+        return lambda logits: choose(logits, self.conditions.sampling, *parts)
 
     def _say(self, said: Rollout, message: int, output: Sequence[int]) -> Rollout:
         """The rollout with message `message` replaced by what the target itself said."""
@@ -246,6 +236,8 @@ class Replayer:
         shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
         row = TurnRow(**shared, drafter=name, **fields)
         fill_prefill(row, state, self.target.cache.bytes_per_token)
+        if (row.context_tokens or 0) + self.conditions.limits.max_new_tokens > self.target.info.max_positions:
+            row.labels["beyond_window"] = "yes"
         return row
 
     def _compare(self, state: TurnState, name: str) -> Comparison | None:

@@ -40,7 +40,7 @@ class Reproduced:
 def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
     """Run or reuse what the table needs. Raises ConfigError if nothing of it can be run, and as `run` does."""
     wanted = plan(name, request)
-    for line in wanted.settings_lines:
+    for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
         tell(line)
     if not [drafter for drafter in wanted.drafters if drafter not in wanted.missing]:
         raise ConfigError(

@@ -73,7 +73,7 @@ def plan(name: str, request: Request) -> Plan:
     given, missing = _drafters(presets, preset, request, own)
     columns, changed = [], set()
     for column in _columns(presets, table, request.embedded):
-        config, differences = _config(presets, column, request, target, given)
+        config, differences = _config(presets, preset, column, request, target, given)
         columns.append((column, config))
         changed |= set(differences)
     return Plan(
@@ -130,18 +130,24 @@ def _columns(presets: Presets, table: TableName, embedded: bool) -> Iterator[Col
     if not preset.groups:
         yield from preset.embedded if embedded else preset.columns
     for group, other in preset.groups.items():
-        for column in _columns(presets, other, embedded):
+        own = [column for column in _columns(presets, other, embedded) if column.title not in preset.without]
+        for column in own:
             yield column.model_copy(update={"paper": group})
 
 
 def _config(
-    presets: Presets, column: ColumnPreset, request: Request, target: str, drafters: Sequence[str]
+    presets: Presets,
+    table: TablePreset,
+    column: ColumnPreset,
+    request: Request,
+    target: str,
+    drafters: Sequence[str],
 ) -> tuple[RunConfig, list[str]]:
     """The column's settings, and those of them that are not the preset's."""
     shared = presets.embedded.settings if request.embedded else presets.settings
     base: dict[str, Any] = {
         **shared,
-        **column.settings,
+        **table.settings,
         "target.source": target,
         "workload.name": column.workload,
         "workload.limit": column.limit,

@@ -34,6 +34,8 @@ class Conditions:
     """Turns replayed per rollout; None: all."""
     tie_tolerance: float | None = None
     """Logit gap that counts as a tie; None: by dtype."""
+    beyond_window: Literal["refuse", "flag"] = "refuse"
+    """What becomes of turns that are longer than the target's trained window."""
 
 
 @dataclass(slots=True)

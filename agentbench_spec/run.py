@@ -24,12 +24,12 @@ from agentbench_spec.provenance import make_manifest
 from agentbench_spec.records import TurnRow
 from agentbench_spec.render import Renderer, stop_ids
 from agentbench_spec.replay import Replayer, rehearsal_tokens
-from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollout import Rollout, Workload
 from agentbench_spec.rows import Conditions
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.sampling import Sampling
 from agentbench_spec.session import Session
-from agentbench_spec.source import data_facts, file_name, load_rollouts, open_workload
+from agentbench_spec.source import data_facts, file_name, is_file, load_rollouts, open_workload
 from agentbench_spec.summary import Summary
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Stopwatch, resolve_mode
@@ -97,12 +97,13 @@ def run(
     refuse_early(folder, settings, resume=resume)
     if config.measure.threads:
         torch.set_num_threads(config.measure.threads)
-    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+    given = config.workload
+    workload = open_workload(given.name, given.options, lenient=given.lenient, target=config.target.source)
     rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
     data = data_facts(workload, rollouts)
     for left_out in data["left_out"]:
         tell(f"left out: {left_out}")
-    bench = Bench.open(config, tell)
+    bench = Bench.open(config, tell, workload=_row_name(config.workload.name, workload))
     card = measure_card(bench.target)
     for line in card.lines(()):
         tell(line)
@@ -135,12 +136,20 @@ class Bench:
     provenance: dict[str, Any]
 
     @classmethod
-    def open(cls, config: RunConfig, tell: Tell = lambda line: None) -> Bench:
-        """Load what the settings name. Raises ConfigError for what cannot be loaded or does not fit together."""
+    def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
+        """Load what the settings name; workload: its name in the rows, None: as the settings have it.
+
+        Raises ConfigError for what cannot be loaded or does not fit together."""
         drafters = _load_drafters(config)
         wanted = config.target
         tell(f"loading {wanted.source}")
-        loaded = models.load(wanted.source, dtype=wanted.dtype, device=wanted.device, revision=wanted.revision)
+        loaded = models.load(
+            wanted.source,
+            dtype=wanted.dtype,
+            device=wanted.device,
+            revision=wanted.revision,
+            rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
+        )
         kernels = {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
         capacity = _capacity(config, loaded.model.config.max_position_embeddings)
         target = _fit(loaded, capacity, slack=config.decode.k + 1)
@@ -156,7 +165,7 @@ class Bench:
             target=target,
             drafters=drafters,
             renderer=renderer,
-            replayer=Replayer(target, drafters, renderer, conditions, file_name(config.workload.name)),
+            replayer=Replayer(target, drafters, renderer, conditions, workload or file_name(config.workload.name)),
             kernels=kernels,
             provenance=loaded.provenance,
         )
@@ -196,11 +205,19 @@ class Bench:
         return round(watch.seconds, 6)
 
 
+def _row_name(given: str, workload: Workload) -> str:
+    """A file's name; an installed workload's own, since a stand-in must not pass for what it stands in for."""
+    return file_name(given) if is_file(given) or ":" in given else workload.name
+
+
 def _capacity(config: RunConfig, window: int) -> int:
     """Tokens to allocate for. Raises ConfigError if they are beyond the window or leave no room for a reply."""
     wanted = config.target.capacity_tokens
-    if wanted is not None and wanted > window:
-        raise ConfigError(f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens")
+    if wanted is not None and wanted > window and config.target.beyond_window == "refuse":
+        raise ConfigError(
+            f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens; for longer contexts set "
+            "target.rope_scaling.factor (YaRN), or target.beyond_window=flag to measure and label them"
+        )
     capacity = wanted or window
     if capacity <= config.decode.max_new_tokens:
         raise ConfigError(
@@ -254,6 +271,7 @@ def _conditions(config: RunConfig, stop: frozenset[int], thinking: bool | None, 
         chunk_tokens=replay.chunk_tokens,
         max_turns=replay.max_turns,
         tie_tolerance=measure.tie_tolerance,
+        beyond_window=config.target.beyond_window,
     )
 
 

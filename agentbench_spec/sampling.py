@@ -69,6 +69,15 @@ def generator(device: torch.device, *parts: object) -> torch.Generator:
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+def choose(logits: Tensor, sampling: Sampling, *parts: object) -> int:
+    """One token of the target's own, logits [V]: the likeliest when greedy, else a draw by `parts` only."""
+    if sampling.greedy:
+        return int(logits.argmax())
+    source = generator(logits.device, *parts)
+    draw = torch.rand((), generator=source, dtype=torch.float64, device=logits.device)
+    return int(pick(probabilities(logits, sampling), draw))
+
+
 class RowSampler:
     """Draws for B rows, each from its own generator, so that no row's luck depends on its neighbours."""
 

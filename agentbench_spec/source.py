@@ -18,10 +18,13 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 """How a rollouts file is named."""
 
 
-def open_workload(name: str, options: Mapping[str, Any], *, lenient: bool = False) -> Workload:
+def open_workload(
+    name: str, options: Mapping[str, Any], *, lenient: bool = False, target: str | None = None
+) -> Workload:
     """The workload called `name`: a rollouts file where the name is one, else a plugin made with `options`.
 
-    lenient: pass over bad lines of a file. Raises ConfigError naming the path if a file is meant and there is none;
+    lenient: pass over bad lines of a file; target: whose tokens a workload counts that counts any and was not told
+    whose (option `tokenizer`). Raises ConfigError naming the path if a file is meant and there is none;
     nothing is used in its place.
     """
     if is_file(name):
@@ -32,8 +35,11 @@ def open_workload(name: str, options: Mapping[str, Any], *, lenient: bool = Fals
         raise ConfigError(_not_a_rollouts_file(name))
     if lenient:
         raise ConfigError(
-            f"workload.lenient applies to rollouts files; see the options of {name} (bfcl_v3: workload.options.strict)"
+            f"workload.lenient applies to rollouts files; see the options of {name} (most: "
+            "workload.options.lenient; bfcl_v3: workload.options.strict)"
         )
+    if target is not None and "tokenizer" not in options and plugins.accepts("workload", name, "tokenizer"):
+        options = {**options, "tokenizer": target}
     return plugins.load_workload(name, **options)
 
 
@@ -73,8 +79,8 @@ def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[R
 
 
 def left_out(workload: Workload) -> list[str]:
-    """What a lenient workload passed over while its rollouts were read: file, line, field and reason of each."""
-    return [str(bad) for bad in getattr(workload, "bad_lines", ())]
+    """What a workload passed over while its rollouts were read, bad or of no use: file, line, field and reason."""
+    return [str(bad) for field in ("bad_lines", "left_out") for bad in getattr(workload, field, ())]
 
 
 def data_facts(workload: Workload, rollouts: Sequence[Rollout]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, TargetInfo
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.loop import Limits, Turn
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, pick, probabilities
+from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, choose, generator
 from agentbench_spec.session import Prefill, Session
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Clock
@@ -193,7 +194,7 @@ def play_turns(
     for index, prompt in enumerate(prompts):
         if cold:
             session.reset()
-        prefill = session.prefill(prompt, _chooser(sampling, seed, index))
+        prefill = session.prefill(prompt, partial(_first, sampling, (seed, index, "target")))
         for error in session.failed.values():
             raise error
         done = Played(prefill, {}, {})
@@ -212,15 +213,8 @@ def row_sampler(target: Target, sampling: Sampling, *parts: object, rows: int | 
     return RowSampler(sampling, [generator(target.info.device, *parts, row) for row in range(rows)])
 
 
-def _chooser(sampling: Sampling, seed: int, turn: int) -> Callable[[Tensor], int]:
-    def choose(logits: Tensor) -> int:
-        if sampling.greedy:
-            return int(logits.argmax())
-        source = generator(logits.device, seed, turn, "target")
-        draw = torch.rand((), generator=source, dtype=torch.float64, device=logits.device)
-        return int(pick(probabilities(logits, sampling), draw))
-
-    return choose
+def _first(sampling: Sampling, parts: tuple[object, ...], logits: Tensor) -> int:
+    return choose(logits, sampling, *parts)
 
 
 def greedy_text(target: Target, prompt: Sequence[int], new_tokens: int, *, row: int = 0) -> list[int]:

@@ -15,6 +15,7 @@ from .nets.chain_drafter import ChainDrafter
 from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.mtp_layouts import MtpConfig, read_config
 from .nets.registry import require_checkpoint
+from .nets.yarn import stretched, target_yarn
 
 
 class MtpDrafter(ChainDrafter):
@@ -26,6 +27,7 @@ class MtpDrafter(ChainDrafter):
 
     def load(self, target: TargetInfo) -> mtp.MtpNet:
         """The module, checked against `target`. Raises ConfigError if they do not belong together."""
+        self.spec = stretched(self.spec, target_yarn(target.config))
         return mtp.load(self._checkpoint, self._config, target)
 
 

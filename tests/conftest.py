@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-
-def pytest_configure() -> None:
-    """Keep Hugging Face libraries off the network; they read this when they are first imported."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
-        os.environ[name] = "1"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+os.environ.update(OFFLINE)  # here, because huggingface_hub reads these once, when a later conftest or test imports it
 
 
 @pytest.fixture(scope="session", autouse=True)

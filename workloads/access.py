@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib import metadata
@@ -80,9 +80,9 @@ def _is_data(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def is_offline() -> bool:
+def is_offline(environ: Mapping[str, str]) -> bool:
     """True if one of the Hugging Face libraries' variables forbids the network."""
-    return any(os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"} for name in _OFFLINE)
+    return any(environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"} for name in _OFFLINE)
 
 
 def locate(
@@ -94,26 +94,30 @@ def locate(
     revision: str | None = None,
     client: HubClient | None = None,
     hint: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> Data:
     """The data files of `workload`.
 
     data: a file or folder, which always wins; hub: the data set otherwise, None if there is none; patterns: what
     counts as data in a folder (default: the hub's); revision: instead of the pinned one; client: None for the real
-    hub; hint: a further way out. Raises ConfigError naming what is missing and where to put it.
+    hub; hint: a further way out; environ: None for the process's. Raises ConfigError naming what is missing and where
+    to put it.
     """
+    environ = os.environ if environ is None else environ
     wanted = tuple(patterns) or (hub.files if hub else ())
     if data is not None:
         return _given(Path(data).expanduser(), wanted, {"name": "local", "via": "data"})
-    if (root := os.environ.get(DATA_ROOT)) and (folder := Path(root).expanduser() / workload).exists():
+    if (root := environ.get(DATA_ROOT)) and (folder := Path(root).expanduser() / workload).exists():
         return _given(folder, wanted, {"name": "local", "via": DATA_ROOT})
     if hub is None:
         raise ConfigError(f"{workload} is read from files only: give data=PATH{_or(hint)}")
     revision = revision or hub.revision
     origin = {"name": hub.repo, "licence": hub.licence}
-    if cached := _cached(hub, revision):
+    cache = _hub_cache(environ)
+    if cached := _cached(cache, hub, revision):
         return _data(*cached, origin)
-    if is_offline():
-        raise ConfigError(_what_to_put_where(workload, hub, revision, hint))
+    if is_offline(environ):
+        raise ConfigError(_what_to_put_where(workload, cache, hub, revision, hint))
     return _data(*_fetched(hub, revision, client or _HuggingFace()), origin)
 
 
@@ -143,16 +147,16 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(name, pattern) or fnmatch(f"/{name}", f"*/{pattern}") for pattern in patterns)
 
 
-def _hub_cache() -> Path:
-    if own := os.environ.get("HF_HUB_CACHE"):
+def _hub_cache(environ: Mapping[str, str]) -> Path:
+    if own := environ.get("HF_HUB_CACHE"):
         return Path(own).expanduser()
-    home = os.environ.get("HF_HOME")
+    home = environ.get("HF_HOME")
     return (Path(home).expanduser() if home else Path.home() / ".cache" / "huggingface") / "hub"
 
 
-def _cached(hub: HubSource, revision: str | None) -> tuple[str, Path, list[Path], str] | None:
+def _cached(cache: Path, hub: HubSource, revision: str | None) -> tuple[str, Path, list[Path], str] | None:
     """What the cache holds at the revision, if it holds a file for every pattern."""
-    folder = _hub_cache() / f"datasets--{hub.repo.replace('/', '--')}"
+    folder = cache / f"datasets--{hub.repo.replace('/', '--')}"
     reference = folder / "refs" / (revision or "main")
     commit = reference.read_text().strip() if reference.is_file() else revision
     if commit is None or not (root := folder / "snapshots" / commit).is_dir():
@@ -178,10 +182,10 @@ def _fetched(hub: HubSource, revision: str | None, client: HubClient) -> tuple[s
     return commit, files[0].parents[depth - 1], files, "hub"
 
 
-def _what_to_put_where(workload: str, hub: HubSource, revision: str | None, hint: str) -> str:
+def _what_to_put_where(workload: str, cache: Path, hub: HubSource, revision: str | None, hint: str) -> str:
     at = revision or "main"
     return (
-        f"{workload}: offline, and the hub cache {_hub_cache()} does not hold {' and '.join(hub.files)} of "
+        f"{workload}: offline, and the hub cache {cache} does not hold {' and '.join(hub.files)} of "
         f"{hub.repo} (a data set) at revision {at}. With network, run `hf download --repo-type dataset {hub.repo} "
         f"--revision {at} --include {' '.join(map(repr, hub.files))} --local-dir {workload}` and give data=FOLDER, or "
         f"put that folder under ${DATA_ROOT}{_or(hint)}"

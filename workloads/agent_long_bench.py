@@ -15,11 +15,12 @@ part) are kept; a file copied out of its folders has none, and is said to have n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
-from .access import HubSource, locate
+from .access import Data, HubSource, locate
 from .questions import has_turns, turns_rollout
 from .rows import Row, RowWorkload, unrecorded
 from .standins import requested_standin
@@ -58,19 +59,31 @@ def make(
     """
     if standin := requested_standin(NAME, offline_standin, data=data, revision=revision):
         return standin
-    chosen = [
+    chosen = (
         _checked("kinds", kinds, KINDS),
         _checked("lengths", lengths, LENGTHS),
         _checked("parts", parts, PARTS),
-    ]
-    patterns = tuple(
-        f"benchmark/{kind}/{size}/{part}/*.jsonl" for kind in chosen[0] for size in chosen[1] for part in chosen[2]
     )
-    found = locate(NAME, data, HubSource(REPO, patterns, LICENCE), revision=revision)
+    folders = chosen[2] if len(chosen[2]) < len(PARTS) else ["*"]
+    patterns = tuple(
+        f"benchmark/{k}/{size}/{part}/*.jsonl" for k in chosen[0] for size in chosen[1] for part in folders
+    )
+    found = _only(locate(NAME, data, HubSource(REPO, patterns, LICENCE), revision=revision), *chosen)
     builder = _Builder(system_prompt)
     return RowWorkload(
         NAME, found, builder.rollout, group=lambda row: str(row.get("question_type", "")), lenient=lenient
     )
+
+
+def _only(data: Data, kinds: Sequence[str], lengths: Sequence[str], parts: Sequence[str]) -> Data:
+    """The chosen files, and those of which no folder says what they are. Raises ConfigError if none is left."""
+    allowed = {f"{kind}/{length}/{part}" for kind in kinds for length in lengths for part in parts}
+    slices = {file: path_labels(file).get("slice") for file in data.files}
+    kept = tuple(file for file, slice_ in slices.items() if slice_ is None or slice_ in allowed)
+    if not kept:
+        there = sorted({str(slice_) for slice_ in slices.values()})
+        raise ConfigError(f"data: {data.root} holds {', '.join(there)} only; choose them by kinds, lengths and parts")
+    return replace(data, files=kept)
 
 
 def _checked(option: str, given: str | Sequence[str], known: Sequence[str]) -> list[str]:

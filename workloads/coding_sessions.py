@@ -75,10 +75,7 @@ class CodingSessions:
 
     def _cases(self) -> list[tuple[int, dict[str, Any]]]:
         (file, *_) = self.data.files
-        listed = _document(file).get("cases")
-        if not isinstance(listed, list) or not all(isinstance(case, dict) and "id" in case for case in listed):
-            raise ConfigError(f'{file}: expected {{"cases": [...]}} with an id in each case')
-        cases = [(row, c) for row, c in enumerate(listed, 1) if self._source in (None, c.get("source"))]
+        cases = [(row, case) for row, case in _listed(file) if self._source in (None, case.get("source"))]
         if not cases:
             raise ConfigError(f"source: {file} has no case of {self._source!r}")
         return _longest(cases) if self._longest_only else cases
@@ -102,11 +99,14 @@ class CodingSessions:
         )
 
 
-def _document(file: Path) -> dict[str, Any]:
-    found = next(importing.read_rows(file))
-    if not isinstance(found, importing.Row) or not isinstance(found.value, dict):
-        raise ConfigError(str(found) if not isinstance(found, importing.Row) else f"{file}: expected one JSON object")
-    return found.value
+def _listed(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(place, case) of each case that the document {"cases": [...]} lists."""
+    for found in importing.read_rows(file):
+        if not isinstance(found, importing.Row):
+            raise ConfigError(str(found))
+        if not isinstance(found.value, dict) or not isinstance(found.value.get("id"), str) or found.alone:
+            raise ConfigError(f'{file}: expected {{"cases": [...]}} with an id in each case')
+        yield found.number, found.value
 
 
 def _longest(cases: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:

@@ -101,8 +101,10 @@ class _Limited:
 
     def __init__(self, rows: RowWorkload, count: int | None) -> None:
         self.name, self._rows, self._count = rows.name, rows, count
+        self.bad_lines, self.left_out = rows.bad_lines, rows.left_out
 
     def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
+        """The rollouts that fit; a smaller limit gives the beginning of a larger one."""
         yield from self._rows.rollouts(limit=self._count if limit is None else limit, seed=seed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.jsonl import BadLine
@@ -28,6 +28,8 @@ class _Buffer:
         self.position = 0
         self.broken: BadLine | None = None
         self.ended = False
+        self.lost = False
+        """True once damage ran to the end of the data."""
 
     def grow(self, characters: int) -> None:
         """Read at least `characters` more, or to the end."""
@@ -40,6 +42,20 @@ class _Buffer:
             read += len(parts[-1])
         self.text, self.position = "".join(parts), 0
 
+    def lines(self) -> Iterator[bytes | BadLine]:
+        """All that is left, line by line."""
+        text = self.text[self.position :].encode("utf-8", "surrogateescape")
+        while not self.ended or text:
+            while not self.ended and b"\n" not in text:
+                piece = next(self._pieces, None)
+                self.ended = not isinstance(piece, bytes)
+                self.broken = piece if isinstance(piece, BadLine) else None
+                text += piece if isinstance(piece, bytes) else b""
+            line, end, text = text.partition(b"\n")
+            yield line + end
+        if self.broken is not None:
+            yield self.broken
+
     def skip(self, pattern: re.Pattern[str]) -> str:
         """Pass over what matches; returns the next character, "" at the end."""
         while True:
@@ -50,8 +66,13 @@ class _Buffer:
             self.grow(_FIRST_CHUNK_CHARACTERS)
 
 
-def array_elements(pieces: Iterator[bytes | BadLine]) -> Iterator[str | RowFault | BadLine]:
+Elements = Generator[str | RowFault | BadLine, None, Iterator[bytes | BadLine]]
+
+
+def array_elements(pieces: Iterator[bytes | BadLine]) -> Elements:
     """JSON text of each element of the array in `pieces`; a damaged element is a RowFault, and reading goes on.
+
+    The generator's value is what follows the array, as lines.
 
     After damage, reading goes on at the next line that starts as the first element did.
     """
@@ -66,12 +87,13 @@ def array_elements(pieces: Iterator[bytes | BadLine]) -> Iterator[str | RowFault
             buffer.position += 1
             continue
         yield _element(buffer, resume)
+    if closed and character:
+        return buffer.lines()
     if buffer.broken is not None:
         yield buffer.broken
-    elif closed and character:
-        yield RowFault(None, f"text follows the end of the array: {buffer.text[buffer.position :][:40]!r}")
-    elif not closed:
+    elif not closed and not buffer.lost:
         yield RowFault(None, "the array has no end; the file looks cut off, copy it again")
+    return iter(())
 
 
 def _resume_pattern(buffer: _Buffer) -> re.Pattern[str]:
@@ -94,7 +116,7 @@ def _element(buffer: _Buffer, resume: re.Pattern[str]) -> str | RowFault:
             return _skip_damage(buffer, resume, "is nested too deeply to be read")
         except ValueError as error:
             if buffer.ended or _certain(error, buffer):
-                return _skip_damage(buffer, resume, f"not JSON: {error}")
+                return _skip_damage(buffer, resume, f"is not JSON ({error})")
             buffer.grow(grow)
             grow *= 2
 
@@ -113,7 +135,7 @@ def _skip_damage(buffer: _Buffer, resume: re.Pattern[str], reason: str) -> RowFa
             buffer.position = found.end()
             break
         if buffer.ended:
-            buffer.position = len(buffer.text)
+            buffer.position, buffer.lost = len(buffer.text), True
             break
         start = 0
         buffer.position = len(buffer.text)

@@ -31,7 +31,16 @@ def openai_chat(value: Any, draft: Draft) -> None:
     """{"messages": [...], "tools": [...]} or a bare list of messages."""
     items, where, row = _body(value, draft)
     draft.add_all(items, where)
+    _reference(row, draft)
     _surroundings(row, draft)
+
+
+def _reference(row: Mapping[str, Any], draft: Draft) -> None:
+    """The recorded last reply, where it stands beside the messages."""
+    text = row.get("reference_response")
+    if isinstance(text, str) and text and draft.messages and draft.messages[-1].role != "assistant":
+        draft.notes.add("the last reply stood beside the messages: appended", len(draft.messages))
+        draft.add({"role": "assistant", "content": text}, "reference_response")
 
 
 def _surroundings(row: Mapping[str, Any], draft: Draft) -> None:

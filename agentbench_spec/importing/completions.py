@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentbench_spec.importing.calls import tools_of
-from agentbench_spec.importing.draft import Draft, items_of
+from agentbench_spec.importing.draft import Contexts, Draft, items_of
 from agentbench_spec.importing.notes import RowFault, short
 from agentbench_spec.importing.prompts import PromptLog
 from agentbench_spec.messages import Message
@@ -25,27 +25,24 @@ def llm_completions(value: Any, draft: Draft) -> None:
         tools = _tools(call, draft)
         if in_force is None:
             draft.tools = tools
-        reply = draft.read(response_message(call.get("response"), f"[{i}].response"), f"[{i}].response", len(context))
-        at = log.turn(context, reply[0])
+        where = f"[{i}].response"
+        at = log.turn(context, draft.read_reply(response_message(call.get("response"), where), where, len(context)))
         if in_force is not None and tools != in_force:
             log.messages[at - 1] = log.messages[at - 1].model_copy(update={"tools": tools})
             draft.notes.add("the tool list changes between calls", at)
         in_force = tools
-    draft.use_prompts(log)
+    draft.use_prompts(log, exact=True)
     draft.notes.add("prompts are the recorded completions")
 
 
 def _main_thread(calls: Sequence[Any], draft: Draft) -> list[tuple[Mapping[str, Any], list[Message]]]:
     """The calls that share the most frequent opening message: condensers and sub-agents open otherwise."""
+    contexts = Contexts(draft)
     threads: dict[str, list[tuple[Mapping[str, Any], list[Message]]]] = {}
     for i, call in enumerate(calls):
         if not isinstance(call, Mapping):
             raise RowFault(f"[{i}]", f"expected a logged call, found {short(call)}")
-        context: list[Message] = []
-        for k, item in enumerate(items_of(call, "messages", draft.notes)):
-            context += draft.read(item, f"[{i}].messages[{k}]", len(context))
-        if not context:
-            raise RowFault(f"[{i}].messages", "holds no chat message")
+        context = contexts.read(items_of(call, "messages", draft.notes), f"[{i}].messages")
         threads.setdefault(context[0].model_dump_json(), []).append((call, context))
     main = max(threads.values(), key=len, default=[])
     if others := len(calls) - len(main):
@@ -60,7 +57,7 @@ def response_message(response: Any, where: str) -> Any:
     message = first.get("message") if isinstance(first, Mapping) else None
     if not isinstance(message, Mapping):
         raise RowFault(f"{where}.choices[0].message", f"expected a message, found {short(message)}")
-    return {"role": "assistant", **message}
+    return {**message, "role": "assistant"}
 
 
 def _tools(call: Mapping[str, Any], draft: Draft) -> tuple[dict[str, Any], ...]:

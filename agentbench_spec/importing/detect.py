@@ -9,7 +9,7 @@ from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.importing.shapes import is_event, is_pair, is_role_message, is_said_message
 from agentbench_spec.rollout import Rollout
 
-__all__ = ["detect"]
+__all__ = ["container_key", "detect"]
 
 _BODIES = ("trajectory", "history", "messages", "traj", "turns", "conversations", "conversation", "llm_completions")
 _MINI_INFO = {"exit_status", "submission", "model_stats", "mini_version"}
@@ -30,6 +30,21 @@ def detect(value: Any) -> str:
         why = f"{' and '.join(bodies)} could each be the rollout; name one with --format" if bodies else _no_body(value)
         raise RowFault(None, f"no known format: {why} (keys seen: {seen})")
     return found
+
+
+def container_key(value: Any) -> str | None:
+    """The one member of a document that lists rollouts, where the document itself is none; else None."""
+    if not isinstance(value, Mapping) or _is_rollout(value):
+        return None
+    listing = [key for key, rows in value.items() if isinstance(rows, list) and any(map(_is_rollout, rows[:5]))]
+    return listing[0] if len(listing) == 1 else None
+
+
+def _is_rollout(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping) and bool(detect(value))
+    except RowFault:
+        return False
 
 
 def _no_body(value: Mapping[str, Any]) -> str:

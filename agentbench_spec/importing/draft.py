@@ -14,10 +14,10 @@ from agentbench_spec.importing.jsontext import embedded_json, jsonable
 from agentbench_spec.importing.notes import Notes, RowFault, short
 from agentbench_spec.importing.pairing import pair
 from agentbench_spec.importing.prompts import PromptLog
-from agentbench_spec.messages import Message, View
+from agentbench_spec.messages import Message, View, view_fault
 from agentbench_spec.rollout import Rollout
 
-__all__ = ["Draft", "items_of", "labels_of"]
+__all__ = ["Contexts", "Draft", "items_of", "labels_of"]
 
 _LABELS = (
     *("instance_id", "task_id", "trial", "task", "index", "split", "repo", "environment"),
@@ -35,6 +35,8 @@ class Draft:
     views: list[View] = field(default_factory=list)
     tools: tuple[dict[str, Any], ...] = ()
     labels: dict[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    """True if the order of the messages is that of recorded prompts."""
 
     def read(self, raw: Any, where: str, at: int | None = None) -> list[Message]:
         """The chat messages in `raw`: none for what is no chat turn (noted), usually one.
@@ -49,6 +51,22 @@ class Draft:
             self.notes.add("a reward item without a role is no chat turn: left out", at)
             return []
         return messages_of(raw, where, self.notes, at)
+
+    def read_logged(self, raw: Any, where: str, at: int) -> list[Message]:
+        """The chat messages in `raw`; what an assistant says in a demonstration is marked as not of this run."""
+        messages = self.read(raw, where, at)
+        if not (isinstance(raw, Mapping) and raw.get("is_demo")):
+            return messages
+        if any(message.role == "assistant" for message in messages):
+            self.notes.add("an assistant message of a demonstration: marked synthetic, no reference", at)
+        return [m.model_copy(update={"synthetic": True}) if m.role == "assistant" else m for m in messages]
+
+    def read_reply(self, raw: Any, where: str, at: int) -> Message:
+        """The one message in a model's reply, of role assistant."""
+        *others, reply = self.read(raw, where, at)
+        if others:
+            self.notes.add("tool results inside a model's own reply were left out", at)
+        return reply
 
     def add(self, raw: Any, where: str) -> None:
         """Read `raw` and append what it holds."""
@@ -69,13 +87,14 @@ class Draft:
         """Take a tool list."""
         self.tools = tools_of(raw, where, self.notes) or self.tools
 
-    def use_prompts(self, log: PromptLog) -> None:
-        """Take messages and views from recorded prompts."""
+    def use_prompts(self, log: PromptLog, *, exact: bool) -> None:
+        """Take messages and views from prompts. exact: they are the recorded ones, so no message may change places."""
         self.messages, self.views = log.messages, log.views
+        self.exact = exact
 
     def finish(self, *, name: str, workload: str, source: Mapping[str, Any], also: Iterable[str] = ()) -> Rollout:
         """The rollout. also: further notes. Raises RowFault if there is nothing to decode."""
-        self.messages = pair(self.messages, self.notes, reorder=not self.views)
+        self.messages = pair(self.messages, self.notes, reorder=not (self.exact or self.views))
         if not self.messages:
             raise RowFault("messages", "is empty: a rollout without a single message")
         self._note_oddities()
@@ -92,6 +111,8 @@ class Draft:
             )
         except ValidationError as error:
             raise RowFault("messages", str(error.errors(include_url=False)[0]["msg"])) from error
+        if fault := view_fault(rollout.messages, rollout.views):
+            raise RowFault(*fault)
         if not rollout.decode_points():
             raise RowFault("messages", "no assistant message after another message, so there is nothing to decode")
         return rollout
@@ -108,6 +129,28 @@ class Draft:
         for i, message in enumerate(self.messages):
             if i and message.role == "system":
                 self.notes.add("a system message in mid-conversation: kept in its place", i)
+
+
+class Contexts:
+    """Reads recorded prompts one after the other; what stands where it stood in the last one is read once only."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._last: list[tuple[Any, list[Message]]] = []
+
+    def read(self, items: Sequence[Any], where: str) -> list[Message]:
+        """The chat messages of a prompt; where: path of its list. Raises RowFault if there is none."""
+        read: list[tuple[Any, list[Message]]] = []
+        at = 0
+        for i, item in enumerate(items):
+            known = i < len(self._last) and self._last[i][0] == item
+            messages = self._last[i][1] if known else self._draft.read_logged(item, f"{where}[{i}]", at)
+            read.append((item, messages))
+            at += len(messages)
+        if not at:
+            raise RowFault(where, "holds no chat message")
+        self._last = read
+        return [message for _, messages in read for message in messages]
 
 
 def items_of(row: Mapping[str, Any], key: str, notes: Notes) -> list[Any]:

@@ -11,7 +11,8 @@ from agentbench_spec.importing.chat import mini_swe_agent, nebius, openai_chat, 
 from agentbench_spec.importing.completions import llm_completions
 from agentbench_spec.importing.detect import detect
 from agentbench_spec.importing.draft import Draft, labels_of
-from agentbench_spec.importing.notes import RowFault
+from agentbench_spec.importing.jsontext import jsonable, without_nulls, without_surrogates
+from agentbench_spec.importing.notes import Notes, RowFault
 from agentbench_spec.importing.openhands import openhands
 from agentbench_spec.importing.sweagent import swe_agent
 from agentbench_spec.jsonl import BadLine
@@ -68,25 +69,30 @@ def convert_row(
     source: Mapping[str, Any] | None = None,
     labels: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
+    clean: bool = False,
+    padded: bool = False,
 ) -> Rollout:
     """The rollout in one row of any known format.
 
     id: None for what the row calls itself. source: where it comes from; the format's name is added. labels: added to
-    the row's own. notes: repairs made before. A row in this package's own form comes back as it is.
+    the row's own. notes: repairs made before. clean: True for values of `read_rows`, whose text is sound.
+    padded: True for rows of the `datasets` library, whose structs are padded with nulls (`read_rows` sees to its own).
+    A row in this package's own form comes back as it is.
 
     Raises RowFault (a ConfigError) naming field and reason if the row is no rollout, ConfigError for an unknown format.
     """
     found = detect(value) if check_format(format) == "auto" else format
-    if found == "rollout":
-        return _own(value)
     draft = Draft()
     try:
+        if found == "rollout":
+            return _own(value)
+        value = value if clean else without_surrogates(value, draft.notes.add)
+        value = without_nulls(value, draft.notes.add) if padded else value
         _READERS[found](value, draft)
-        if isinstance(value, Mapping):
-            draft.labels = {**labels_of(value, draft.notes), **draft.labels}
     except RecursionError as error:
         raise RowFault(None, "is nested too deeply to be read") from error
-    draft.labels.update(labels or {})
+    own = labels_of(value, draft.notes) if isinstance(value, Mapping) else {}
+    draft.labels = {**own, **draft.labels, **(labels or {})}
     name = id or instance_of(value)
     if not name:
         raise RowFault("id", "the row has no name of its own; pass one")
@@ -94,9 +100,10 @@ def convert_row(
 
 
 def _own(value: Any) -> Rollout:
-    found = parse_rollout(Path(), 0, dict(value)) if isinstance(value, Mapping) else None
+    said = Notes()
+    found = parse_rollout(Path(), 0, jsonable(dict(value), said.add)) if isinstance(value, Mapping) else None
     if isinstance(found, Rollout):
-        return found
+        return found.model_copy(update={"notes": (*found.notes, *said.lines())}) if said.lines() else found
     if isinstance(found, BadLine):
         raise RowFault(found.field, found.reason)
     raise RowFault(None, f"expected a rollout object, found {type(value).__name__}")

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.importing.detect import detect
+from agentbench_spec.importing.detect import container_key, detect
 from agentbench_spec.importing.formats import check_format, convert_row, instance_of
 from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.importing.reading import Row, read_rows
@@ -77,7 +77,7 @@ class TraceImport:
                 yield from self._of_folder(root, folder)
 
     def with_progress(self) -> Iterator[Rollout]:
-        """`rollouts()` with a progress bar. Raises ConfigError if there is not one, so that no empty file is written."""
+        """`rollouts()` with a progress bar. Raises ConfigError if there is none, so that no empty file is written."""
         bar = tqdm(self.rollouts(), unit=" rollouts", disable=None, leave=False)
         yield from bar
         if not sum(self.formats.values()):
@@ -85,13 +85,16 @@ class TraceImport:
 
     def _of_file(self, root: Path, file: Path) -> Iterator[Rollout]:
         digest = ""
-        for row in read_rows(file):
+        for row in _inner_rows(read_rows(file)):
             if isinstance(row, BadLine):
                 self._refuse(row)
                 continue
             digest = digest or file_sha256(file)
             source = {"file": _name(root, file), "row": row.number, "sha256": digest}
-            rollout = self._convert(row, self._logged_calls(row) or row.value, source)
+            calls = self._logged_calls(row)
+            if calls:
+                source["prompts"] = f"{_COMPLETIONS}/{row.value['instance_id']}"
+            rollout = self._convert(row, calls or row.value, source)
             if rollout is not None:
                 yield rollout
 
@@ -136,6 +139,7 @@ class TraceImport:
                 workload=self.workload,
                 source=source,
                 notes=dict.fromkeys(row.repairs),
+                clean=True,
             )
         except RowFault as fault:
             self._refuse(BadLine(row.path, row.number, fault.field, fault.reason))
@@ -163,6 +167,18 @@ class TraceImport:
         self.on_bad(bad)
 
 
+def _inner_rows(rows: Iterable[Row | BadLine]) -> Iterator[Row | BadLine]:
+    """`rows`, with a document that lists rollouts in one of its members replaced by what it lists."""
+    for row in rows:
+        key = container_key(row.value) if isinstance(row, Row) and row.alone else None
+        if key is None or isinstance(row, BadLine):
+            yield row
+            continue
+        note = f"the rollout stood in the list {key!r} of a larger document"
+        for number, value in enumerate(row.value[key], 1):
+            yield Row(row.path, number, value, repairs=[*row.repairs, note])
+
+
 _MAY_BE_LOGGED = ("auto", "openhands", _COMPLETIONS)
 
 
@@ -188,7 +204,12 @@ def _keys(value: Any) -> set[str]:
 
 
 def _name(root: Path, file: Path) -> str:
-    return file.name if file == root else file.relative_to(root.parent).as_posix()
+    return _text(file.name if file == root else file.relative_to(root.parent).as_posix())
+
+
+def _text(name: str) -> str:
+    """A file's name as text: one that is not UTF-8 cannot be stored as it is."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stem(path: Path) -> str:
@@ -196,7 +217,7 @@ def _stem(path: Path) -> str:
     name = path.name
     while (end := Path(name).suffix) and (end in _ENDINGS) and name != end:
         name = name.removesuffix(end)
-    return name
+    return _text(name)
 
 
 _ENDINGS = {".json", ".jsonl", ".gz", ".parquet", ".traj", ".txt", ".ndjson"}

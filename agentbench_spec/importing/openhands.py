@@ -19,7 +19,9 @@ from agentbench_spec.messages import Message, ToolCall
 
 __all__ = ["openhands"]
 
-_BOOKKEEPING = {"agent_state_changed", "change_agent_state", "null", "recall", "condensation_request", "condense"}
+_UNCOUNTED = {"agent_state_changed", "change_agent_state", "null", "condensation_request"}
+"""Events that are not even counted where a summary's place is given."""
+_BOOKKEEPING = {*_UNCOUNTED, "recall", "condense"}
 _EVENT_FIELDS = {"id", "timestamp", "source", "action", "message", "cause", "args", "extras", "tool_call_metadata"}
 _ARGUMENTS_OF_THE_FRAMEWORK = {"thought", "confirmation_state", "security_risk", "blocking", "hidden", "keep_prompt"}
 
@@ -30,6 +32,7 @@ class _Seen:
 
     event_id: int | None
     messages: list[Message]
+    summary: bool = False
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ def openhands(value: Any, draft: Draft) -> None:
     reader = _Reader(draft)
     for where, event in _events(items_of(row, "history", draft.notes)):
         _read_event(reader, event, where)
-    draft.use_prompts(reader.done())
+    draft.use_prompts(reader.done(), exact=False)
 
 
 def _events(items: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -102,7 +105,8 @@ def _read_event(reader: _Reader, event: Mapping[str, Any], where: str) -> None:
         raise RowFault(where, f"expected an event with an action or an observation, found {short(dict(event))}")
     if kind in _BOOKKEEPING:
         reader.draft.notes.add(f"bookkeeping events of kind {kind!r}, which no prompt shows, were left out")
-        reader.seen.append(_Seen(_event_id(event), []))
+        if kind not in _UNCOUNTED:
+            reader.seen.append(_Seen(_event_id(event), []))
     else:
         handler(reader, event, where)
 
@@ -164,7 +168,7 @@ def _response(reader: _Reader, event: Mapping[str, Any], response: Mapping[str, 
         reader.seen.append(_Seen(_event_id(event), []))
         return
     reader.response_id = response.get("id")
-    reader.say(event, reader.draft.read(response_message(response, where), where, reader.at)[0])
+    reader.say(event, reader.draft.read_reply(response_message(response, where), where, reader.at))
 
 
 def _rebuilt(reader: _Reader, event: Mapping[str, Any], where: str) -> Message:
@@ -207,16 +211,18 @@ def _answered(reader: _Reader, event: Mapping[str, Any]) -> str | None:
 
 
 def _condensation(reader: _Reader, event: Mapping[str, Any], where: str) -> None:
-    """Earlier events leave the prompt; a summary may stand in their place."""
+    """Earlier events leave the prompt; a summary may stand in their place and in that of an earlier summary."""
     args = _args(event)
     forgotten = _forgotten(args)
     kept = [seen for seen in reader.seen if seen.event_id not in forgotten]
     gone = len(reader.seen) - len(kept)
-    summary = args.get("summary")
-    if isinstance(summary, str) and summary:
-        offset = args.get("summary_offset")
-        place = offset if isinstance(offset, int) and 0 <= offset <= len(kept) else len(kept)
-        kept.insert(place, _Seen(_event_id(event), _read(reader, "user", summary, f"{where}.args.summary")))
+    summary, offset = args.get("summary"), args.get("summary_offset")
+    if isinstance(summary, str) and isinstance(offset, int):
+        kept = [seen for seen in kept if not seen.summary]
+        message = _read(reader, "user", summary, f"{where}.args.summary")
+        kept.insert(offset, _Seen(None, message, summary=True))
+    elif summary:
+        reader.draft.notes.add("a summary without a place was not shown to the model: left out", reader.at)
     reader.seen = kept
     reader.draft.notes.add(f"condensed: {gone} earlier events leave the prompt, as they did in the run", reader.at)
 

@@ -37,6 +37,8 @@ class Row:
     value: Any
     alone: bool = False
     """True if it is the whole file."""
+    whole: bool = False
+    """True if it cannot be a part of one rollout with the rows before it."""
     repairs: list[str] = field(default_factory=list)
     """What had to be repaired to read it."""
 
@@ -48,7 +50,7 @@ def read_rows(path: Path) -> Iterator[Row | BadLine]:
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; nothing was downloaded or used in its place")
-    return _gathered(_rows(path))
+    return _gathered(path, _rows(path))
 
 
 def _rows(path: Path) -> Iterator[Row | BadLine]:
@@ -83,9 +85,11 @@ def _text_rows(path: Path, *, packed: bool) -> Iterator[Row | BadLine]:
             yield from _by_shape(path, file, number, first)
 
 
-def _guarded(path: Path, read: Callable[[], bytes]) -> Iterator[bytes | BadLine]:
-    """What `read` returns until it is empty; damage of a compressed file ends it with a BadLine."""
-    number = 0
+def _guarded(path: Path, read: Callable[[], bytes], number: int = 0) -> Iterator[bytes | BadLine]:
+    """What `read` returns until it is empty; damage of a compressed file ends it with a BadLine.
+
+    number: of the piece before the first one.
+    """
     try:
         while piece := read():
             number += 1
@@ -97,9 +101,9 @@ def _guarded(path: Path, read: Callable[[], bytes]) -> Iterator[bytes | BadLine]
 def _by_shape(path: Path, file: IO[bytes], blank: int, first: bytes) -> Iterator[Row | BadLine]:
     """The rows of a text file whose first line that is not blank begins with `first`; `blank` lines come before it."""
     if first.lstrip().startswith(b"[") and _value(first) is None:
-        yield from _array_rows(path, chain([first], _guarded(path, lambda: file.read(_PIECE_BYTES))))
+        yield from _bracket_rows(path, file, blank, first)
         return
-    rest = _guarded(path, file.readline)
+    rest = _guarded(path, file.readline, blank + 1)
     if not first.endswith(b"\n"):
         more = next(rest, b"")
         rest = chain([more], rest) if isinstance(more, BadLine) else rest
@@ -111,6 +115,16 @@ def _by_shape(path: Path, file: IO[bytes], blank: int, first: bytes) -> Iterator
         yield from _document_row(path, lines)
     else:
         yield from _line_rows(path, lines)
+
+
+def _bracket_rows(path: Path, file: IO[bytes], blank: int, first: bytes) -> Iterator[Row | BadLine]:
+    """The rows of a file that begins with "[" but not with a whole list on one line: an array, or a damaged line."""
+    second = next(_guarded(path, lambda: file.readline(_PIECE_BYTES), blank + 1), b"")
+    goes_on = not first.endswith(b"\n") or first.rstrip().endswith((b"[", b",", b"{", b":"))
+    if goes_on or not _is_object(second):
+        yield from _array_rows(path, chain([first, second], _guarded(path, lambda: file.read(_PIECE_BYTES))))
+    else:
+        yield from _line_rows(path, chain([b"\n"] * blank, [first, second], _guarded(path, file.readline, blank + 2)))
 
 
 def _value(line: bytes | BadLine) -> Any:
@@ -180,21 +194,39 @@ def _unpacked(row: Row) -> Iterator[Row]:
         yield Row(row.path, number, value, repairs=list(row.repairs))
 
 
-def _array_rows(path: Path, lines: Iterator[bytes | BadLine]) -> Iterator[Row | BadLine]:
-    for number, found in enumerate(array_elements(lines), 1):
+def _array_rows(path: Path, pieces: Iterator[bytes | BadLine]) -> Iterator[Row | BadLine]:
+    elements, number = array_elements(pieces), 0
+    while True:
+        number += 1
+        try:
+            found = next(elements)
+        except StopIteration as end:
+            yield from _after_array(path, end.value)
+            return
         if isinstance(found, BadLine):
             yield found
         elif isinstance(found, RowFault):
-            yield BadLine(path, number, None, f"element {number}: {found.reason}")
+            yield BadLine(path, number, None, f"element {number} {found.reason}")
         else:
             yield _row(path, number, found)
 
 
-def _gathered(rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLine]:
+def _after_array(path: Path, lines: Iterator[bytes | BadLine]) -> Iterator[Row | BadLine]:
+    """Rows on the lines behind a list that fills the first one: JSON lines of lists, the first of which is long."""
+    for row in _line_rows(path, chain([b"\n"], lines)):
+        if isinstance(row, Row):
+            row.whole = True
+        yield row
+
+
+def _gathered(path: Path, rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLine]:
     """`rows`, with the rows of a file that holds the messages or events of one rollout put together."""
     first = next(rows, None)
+    if first is None:
+        yield BadLine(path, 1, None, "is an empty list: there is no rollout in it")
+        return
     if not (isinstance(first, Row) and not first.alone and is_part_of_one_rollout(first.value)):
-        yield from rows if first is None else chain([first], rows)
+        yield from chain([first], rows)
         return
     whole = Row(first.path, 1, [], alone=True)
     for row in chain([first], rows):
@@ -202,6 +234,12 @@ def _gathered(rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLine]:
             yield row
             whole.repairs.append(f"a part of the rollout could not be read: {row.reason}")
             continue
+        if row.whole:
+            whole.alone = False
+            yield whole
+            yield row
+            yield from rows
+            return
         whole.value.append(row.value)
         whole.repairs += row.repairs
     yield whole

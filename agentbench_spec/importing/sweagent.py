@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentbench_spec.importing.draft import Draft, items_of
+from agentbench_spec.importing.draft import Contexts, Draft, items_of
 from agentbench_spec.importing.jsontext import loads
 from agentbench_spec.importing.notes import RowFault, short
 from agentbench_spec.importing.prompts import PromptLog
@@ -23,14 +23,14 @@ def swe_agent(value: Any, draft: Draft) -> None:
         raise RowFault(None, f"expected an object, found {type(value).__name__}")
     steps = [_step(step, i) for i, step in enumerate(_optional(value, "trajectory", draft))]
     history = _history(_optional(value, "history", draft), draft)
-    if steps and all(isinstance(step.get("query"), list) and step["query"] for step in steps):
+    if any(map(_was_asked, steps)):
         _from_queries(steps, history, draft)
     elif history:
         draft.messages += [message for _, message in history]
         _note_processors(value.get("replay_config"), draft)
     else:
         _from_steps(steps, draft)
-    if steps:
+    if steps and (_was_asked(steps[-1]) or not draft.exact):
         _last_observation(steps[-1], draft)
     info = value.get("info")
     if isinstance(info, Mapping) and isinstance(info.get("exit_status"), str):
@@ -47,43 +47,38 @@ def _step(step: Any, i: int) -> Mapping[str, Any]:
     return step
 
 
+def _was_asked(step: Mapping[str, Any]) -> bool:
+    """True if the step holds the prompt of a model call; a step that only ends the run holds [{}] or nothing."""
+    query = step.get("query")
+    return isinstance(query, list) and bool(query) and query != [{}]
+
+
 def _history(items: Sequence[Any], draft: Draft) -> list[tuple[bool, Message]]:
     """(is part of a demonstration, message) for each message of the log."""
     found: list[tuple[bool, Message]] = []
     for i, item in enumerate(items):
         demo = isinstance(item, Mapping) and bool(item.get("is_demo"))
-        for message in draft.read(item, f"history[{i}]", len(found)):
-            if demo and message.role == "assistant":
-                draft.notes.add("an assistant message of a demonstration: marked synthetic, no reference", len(found))
-                message = message.model_copy(update={"synthetic": True})
-            found.append((demo, message))
+        found += ((demo, message) for message in draft.read_logged(item, f"history[{i}]", len(found)))
     return found
 
 
 def _from_queries(steps: Sequence[Mapping[str, Any]], history: list[tuple[bool, Message]], draft: Draft) -> None:
     """Replay the recorded prompts; replies come from the log, which has the calls, or else from the step."""
-    log = PromptLog()
+    log, contexts = PromptLog(), Contexts(draft)
     replies = _Replies(history, steps)
     for i, step in enumerate(steps):
-        context: list[Message] = []
-        for k, item in enumerate(step["query"]):
-            context += _spoken(item, draft.read(item, f"trajectory[{i}].query[{k}]", len(context)))
-        if not context:
-            raise RowFault(f"trajectory[{i}].query", "holds no chat message")
+        if not _was_asked(step):
+            draft.notes.add("a step for which the model was not asked (the end of a run) was left out")
+            continue
+        context = contexts.read(step["query"], f"trajectory[{i}].query")
         reply = replies.of(i)
         if reply is None:
             draft.notes.add("the reply is not in the history: taken from the step's response", len(log.messages))
         log.turn(context, reply or _response(step, f"trajectory[{i}]", draft))
     for message in replies.rest():
         log.append(message)
-    draft.use_prompts(log)
+    draft.use_prompts(log, exact=True)
     draft.notes.add("prompts are the recorded queries")
-
-
-def _spoken(item: Any, messages: list[Message]) -> list[Message]:
-    if not (isinstance(item, Mapping) and item.get("is_demo")):
-        return messages
-    return [m.model_copy(update={"synthetic": True}) if m.role == "assistant" else m for m in messages]
 
 
 class _Replies:
@@ -116,7 +111,7 @@ class _Replies:
 
 def _response(step: Mapping[str, Any], where: str, draft: Draft) -> Message:
     text = step.get("response") if step.get("response") is not None else step.get("thought")
-    return draft.read({"role": "assistant", "content": text}, where)[0]
+    return draft.read_reply({"role": "assistant", "content": text}, where, len(draft.messages))
 
 
 def _from_steps(steps: Sequence[Mapping[str, Any]], draft: Draft) -> None:

@@ -14,6 +14,7 @@ from .block import BlockConfig, BlockNet
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
 from .context import ContextCache
 from .qwen3 import Rotary
+from .yarn import stretched, target_yarn
 
 Verification = Literal["rejection", "match"]
 
@@ -55,7 +56,8 @@ class BlockDrafter(Drafter):
             num_target_layers=config.num_target_layers,
             mask_token_id=config.mask_token_id,
         )
-        device, dtype = target.device, target.dtype
+        device, dtype, yarn = target.device, target.dtype, target_yarn(target.config)
+        self.spec = stretched(self.spec, yarn)
         net = load_strictly(
             self.build, self.checkpoint, device=device, dtype=dtype, rename=self.rename, tolerated=_TOLERATED
         )
@@ -66,7 +68,7 @@ class BlockDrafter(Drafter):
         if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
             net.prepare()
         self.net = net
-        self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
+        self._rotary = Rotary(config.geometry, device=device, dtype=dtype, yarn=yarn)
         self._context = ContextCache(
             config.geometry, rows=rows, capacity=capacity, block=config.block_size, device=device, dtype=dtype
         )

@@ -15,6 +15,7 @@ from .checkpoint import Checkpoint, check_fits, load_strictly
 from .eagle3_layouts import read_names
 from .mtp_layouts import MtpConfig, MtpLayout, find_layout
 from .qwen3 import Layer, RMSNorm, Rope, Rotary
+from .yarn import target_yarn
 
 
 class MtpNet(nn.Module):
@@ -36,7 +37,8 @@ class MtpNet(nn.Module):
         """After loading: borrow the target's tables."""
         self.layer.mlp.join()
         self.embed_tokens, self.lm_head = target.embed_tokens, target.lm_head
-        self._rotary = Rotary(self.geometry, device=target.device, dtype=target.dtype)
+        yarn = target_yarn(target.config)
+        self._rotary = Rotary(self.geometry, device=target.device, dtype=target.dtype, yarn=yarn)
 
     def rope(self, positions: Tensor) -> Rope:
         """positions [B, n] int64 -> rotations [B, 1, n, d]."""

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from agentbench_spec.drafting import ConfigError
 
+from .yarn import Yarn
+
 Rope = tuple[Tensor, Tensor]
 """Cosine and signed sine of some positions, each [B or 1, 1, n, d], as `Rotary` makes and `rotate` takes them."""
 
@@ -123,9 +125,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class Rotary:
     """Half-split rotary positions with a fixed base; nothing is stored per position, so no window is imposed."""
 
-    def __init__(self, geometry: Geometry, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, geometry: Geometry, *, device: torch.device, dtype: torch.dtype, yarn: Yarn | None = None
+    ) -> None:
+        """yarn: the scaling of the target whose positions are shared; None: positions as trained."""
         even = torch.arange(0, geometry.head_dim, 2, dtype=torch.int64, device="cpu").float()
-        self._inverse_frequency = (1.0 / geometry.rope_theta ** (even / geometry.head_dim)).to(device)
+        plain = 1.0 / geometry.rope_theta ** (even / geometry.head_dim)
+        scaled = plain if yarn is None else yarn.inverse_frequency(plain, geometry.rope_theta)
+        self._inverse_frequency = scaled.to(device)
+        self._magnitude = None if yarn is None else yarn.magnitude
         self._dtype = dtype
         self.device = device
 
@@ -133,6 +141,8 @@ class Rotary:
         """positions [B, n] int64 -> cosine and signed sine [B, 1, n, d] in the net's dtype."""
         angle = positions[:, None, :, None].float() * self._inverse_frequency
         cos, sin = angle.cos(), angle.sin()
+        if self._magnitude is not None:
+            cos, sin = cos * self._magnitude, sin * self._magnitude
         return torch.cat((cos, cos), -1).to(self._dtype), torch.cat((-sin, sin), -1).to(self._dtype)
 
 

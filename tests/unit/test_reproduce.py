@@ -97,17 +97,25 @@ def test_table3_shows_what_ran_and_what_did_not(results: Path, presets: Path) ->
 def test_a_second_call_reuses_the_run_and_prints_the_same(results: Path, presets: Path, tmp_path: Path) -> None:
     """Fails if a finished run is measured again, or a table from the same rows differs in one byte."""
     (folder,) = results.glob("table3-*")
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    before = files_in(folder)
     done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", results, "-o", tmp_path)
     assert "reusing" in done.err
-    after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert before == after and {file.suffix for file in tmp_path.iterdir()} == {
-        ".csv",
-        ".md",
-        ".tex",
-        ".parquet",
-        ".json",
-    }
+    after = files_in(tmp_path)
+    assert before == after
+    endings = {Path(name).suffix for name in after}
+    assert endings == {".csv", ".md", ".tex", ".parquet", ".json", ".html", ".svg", ".png"}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_page_holds_the_table(results: Path) -> None:
+    """Fails if the page shows the runs and not the table they were made for, or the paper's line cannot be told."""
+    (folder,) = results.glob("table3-*")
+    page = (folder / "table3.html").read_text("utf-8")
+    assert "in form only" in page and "DLite, paper, Qwen3-4B" in page and "no checkpoint" in page
 
 
 def test_other_data_under_the_same_settings_is_refused(results: Path, presets: Path, tmp_path: Path) -> None:
@@ -155,6 +163,7 @@ def test_table4_serves_more_at_concurrency_4(presets: Path, tmp_path: Path) -> N
         assert four.busy_rows is not None and four.busy_rows > 2
     assert rows["ngram", 1].rounds == rows["ngram", 4].rounds
     (folder,) = tmp_path.glob("table4-*")
+    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in (folder / "table4.html").read_text()
     read = pd.read_csv(folder / "table4.csv").set_index(["drafter", "figure", "column"])
     row = rows["ngram", 4]
     assert row.emitted is not None and row.decode_s is not None
@@ -189,6 +198,14 @@ def test_presets_name_workloads_and_cells_of_the_paper() -> None:
             assert all(config.decode.k == 7 and config.decode.temperature == 0 for _, config in wanted.columns)
 
 
+def test_columns_of_a_table_can_share_it() -> None:
+    """Fails if a preset runs two columns under conditions that the table then refuses to hold together."""
+    for name in load_presets().tables:
+        for embedded in (False, True):
+            configs = [config for _, config in plan(name, Request(embedded=embedded)).columns]
+            assert len({(config.decode, config.replay, config.measure) for config in configs}) == 1
+
+
 def test_what_differs_from_the_presets_costs_the_verdict() -> None:
     """Fails if a verdict against the paper is given under other settings, or for another model."""
     same = plan("table3", Request(drafters=["dlite=mine"], assignments=["target.device=cpu"]))
@@ -211,6 +228,17 @@ def test_nothing_to_run_is_an_error() -> None:
     with pytest.raises(ConfigError, match="concurrency: expected 1 or more"):
         plan("table4", Request(concurrency=[0]))
     assert "whole numbers" in call("reproduce", "table4", "--concurrency", "1,x").error
+
+
+def test_export_of_a_run(results: Path, tmp_path: Path) -> None:
+    """Fails if a run's own table cannot be had as data, or an unknown ending writes something."""
+    (run,) = results.glob("runs/*")
+    for ending in ("csv", "parquet", "md", "tex"):
+        assert call("export", run, "-o", tmp_path / f"table.{ending}").code == 0
+    read = pd.read_csv(tmp_path / "table.csv")
+    assert list(read["drafter"]) == ["none", "ngram"] and read["tau"][0] == 1.0
+    assert pd.read_parquet(tmp_path / "table.parquet")["turns"].tolist() == read["turns"].tolist()
+    assert ".parquet" in call("export", run, "-o", tmp_path / "table.docx").error
 
 
 def test_compare_on_two_runs(results: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, pick, probabilities
+from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, nucleus, pick, probabilities
 
 CPU = torch.device("cpu")
 
@@ -45,6 +45,9 @@ def test_nucleus_by_hand() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
     assert probabilities(logits, Sampling(1.0, 0, 0.6)).tolist() == pytest.approx([0.625, 0.375, 0, 0])
     assert probabilities(logits, Sampling(1.0, 0, 0.45)).tolist() == pytest.approx([1, 0, 0, 0])
+    exact = torch.tensor([0.25, 0.5, 0.125, 0.125])
+    assert nucleus(exact, 0.5).tolist() == [0, 1, 0, 0]  # the mass is reached, not passed
+    assert nucleus(exact, 0.75).tolist() == pytest.approx([1 / 3, 2 / 3, 0, 0])
 
 
 def test_pick_inverts_the_cumulative_sum() -> None:
