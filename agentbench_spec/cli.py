@@ -28,6 +28,8 @@ from agentbench_spec.errors import AgentBenchError, ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from agentbench_spec.backends.sglang import ServedRun
+    from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
     from agentbench_spec.target import Target
@@ -114,6 +116,11 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
+    backend: Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")] = None,
+    base_url: Annotated[list[str] | None, typer.Option(help="A running SGLang server; repeatable.")] = None,
+    launch: Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Rollouts in flight on each server.")] = None,
+    client: Annotated[str | None, typer.Option(help="generate (token ids), or chat (OpenAI route).")] = None,
     config: ConfigFile = None,
     set_: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
@@ -142,15 +149,35 @@ def run(
         "replay.history": history,
         "replay.max_turns": max_turns,
         "measure.seed": seed,
+        "backend": backend or ("sglang" if base_url or launch else None),
+        "sglang.base_urls": base_url or None,
+        "sglang.launch": launch,
+        "sglang.concurrency": concurrency,
+        "sglang.client": client,
     }
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
-    folder = out or _new_folder(settings.target.source, settings.workload.name)
+    unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
+    folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
+    done: Outcome | ServedRun
     with _resumable(folder):
-        done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        if settings.backend == "sglang":
+            done = _served()(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+        else:
+            done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
     _show(done)
+
+
+def _served() -> Callable[..., ServedRun]:
+    try:
+        from agentbench_spec.backends.sglang import run_served
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"') from None
+    return run_served
 
 
 @contextmanager
@@ -169,12 +196,12 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _show(done: Outcome) -> None:
+def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
     from agentbench_spec.run import reasons
     from agentbench_spec.summary import render, summary_dict
 
-    for line in done.card.lines(done.rows)[2:]:  # the first two stood there before the run
+    for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         _say(line)
     console.print(render(done.summary))
     for reason in reasons(done.rows):
@@ -213,6 +240,113 @@ def _new_folder(target: str, workload: str) -> Path:
     wanted = Path("results") / "-".join([stamp, *filter(None, parts)])
     others = (wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))
     return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
+
+
+@app.command()
+@_command
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table1, table2, table3, table4, table5, figure1b or figure5.")],
+    target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Offline data, and smollm2-135m if no target.")] = False,
+    drafter: Annotated[list[str] | None, typer.Option(help="NAME=CHECKPOINT, or a further drafter.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rollouts a column, in place of the preset's.")] = None,
+    concurrency: Annotated[str, typer.Option(help="For table4, such as 1,2,4.")] = "",
+    set_: Assignments = None,
+    presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs there are reused.")] = Path(
+        "results/reproduce"
+    ),
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+) -> None:
+    """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    from agentbench_spec.export import sheet
+    from agentbench_spec.reproduce import Request, table_folder
+    from agentbench_spec.reproduce import reproduce as reproduce_table
+    from agentbench_spec.reproduce_report import write_everything
+
+    request = Request(
+        target=target,
+        embedded=embedded,
+        drafters=drafter or (),
+        limit=limit,
+        concurrency=_numbers(concurrency),
+        assignments=set_ or (),
+        presets=presets,
+        results=results,
+    )
+    done = reproduce_table(table, request, lambda line: _say(line, "dim"))
+    folder = out or table_folder(results, done.plan)
+    files = write_everything(done, folder)
+    for found in done.tables:
+        _print_sheet(sheet(found))
+    _say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
+    notes = [note for found in done.tables for note in found.notes]
+    lossless = not any("NOT LOSSLESS" in note for note in notes)
+    _last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
+    if not lossless:
+        _say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--concurrency {text!r}: expected whole numbers with commas between, such as 1,2,4"
+        ) from None
+
+
+def _print_sheet(found: Sheet) -> None:
+    table = _table(*found.headings)
+    table.title, table.title_justify = found.title, "left"
+    for line in found.lines:
+        table.add_row(*map(Text, line))
+    console.print(table)
+    for note in found.notes:
+        _say(note, "yellow" if "NOT LOSSLESS" in note or note.startswith("warning") else "dim")
+
+
+@app.command()
+@_command
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+) -> None:
+    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    from agentbench_spec.export import write_summary
+    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.summary import summarise
+
+    manifest, rows = read_run(run)
+    counting = manifest.get("settings", {}).get("measure", {})
+    summary = summarise(
+        rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
+    )
+    file = write_summary(summary, run.resolve().name, out)
+    _say(f"written: {file}")
+    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
+
+
+@app.command()
+@_command
+def compare(
+    old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
+    new: Annotated[Path, typer.Argument(help="Run folder after it.")],
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
+    seed: Seed = 0,
+) -> None:
+    """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
+    from agentbench_spec.compare import compare_runs, comparison_sheet
+    from agentbench_spec.runfolder import read_run
+
+    found = compare_runs(read_run(old), read_run(new), tolerance=tolerance, seed=seed)
+    _print_sheet(comparison_sheet(found))
+    for line in found.regressions:
+        _say(line, "red", "fell: ")
+    _last_line(found.as_dict())
+    if found.regressions:
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -303,6 +437,28 @@ def _load_target(source: str) -> Target:
     from agentbench_spec.target import Target
 
     return Target(load_model(source)[0], name=source, capacity=512)
+
+
+@app.command()
+@_command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
+    ] = None,
+) -> None:
+    """Turn runs into one self-contained HTML page."""
+    from agentbench_spec.report import save_figures, write_report
+
+    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
+    saved = save_figures(runs, figures) if figures else []
+    _say(f"report: {page}")
+    if figures:
+        _say(f"{len(saved)} figure files in {figures}")
+    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
 
 
 @rollouts_app.command("build")

@@ -129,6 +129,41 @@ class MeasureConfig(_Section):
     """CPU threads; None: torch's default."""
 
 
+class SGLangConfig(_Section):
+    """The servers of `backend = "sglang"`: given by URL, or launched one drafter after another."""
+
+    base_urls: tuple[str, ...] = Field(default=(), strict=False)
+    """Running servers. Those with one set of resolved arguments share the rollouts; each other set is a drafter."""
+    launch: bool = False
+    """Start a server per drafter, measure, stop it. Drafters are then names of SGLang algorithms, or none."""
+    client: Literal["generate", "chat"] = "generate"
+    """generate: token ids on the native route; chat: the OpenAI route, for servers that offer only that."""
+    concurrency: int = Field(default=1, ge=1)
+    """Rollouts in flight on each server; the turns of one rollout are never concurrent."""
+    command: tuple[str, ...] = Field(default=("sglang", "serve"), strict=False)
+    """What --launch runs, before the flags."""
+    server_args: tuple[str, ...] = Field(default=(), strict=False)
+    """Further flags for every launched server, the baseline's too."""
+    server_env: dict[str, str] = {}
+    """Environment variables added for launched servers."""
+    max_running_requests: int = Field(default=64, ge=1)
+    """Given to every launched server: unset, speculative ones lower it to 48 and the comparison is void."""
+    page_size: int = Field(default=1, ge=1)
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Of launched servers; None: a free one."""
+    start_timeout_s: float = Field(default=1800.0, gt=0)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest silence within an answer."""
+    warm_up_rollouts: int | None = Field(default=None, ge=0)
+    """Rollouts replayed before the clocks count; None: as many as are in flight."""
+    draft_config: str | None = None
+    """The draft's config.json, where the server's draft path cannot be read from here."""
+    min_tau: float = Field(default=1.05, ge=0)
+    """A draft model below this is taken for misconfigured and the run is void; 0 to allow it."""
+    allow_simulated_acceptance: bool = False
+    """Measure although SGLANG_SIMULATE_ACC_LEN is set; only to test arithmetic."""
+
+
 class RunConfig(_Section):
     """One run."""
 
@@ -141,6 +176,9 @@ class RunConfig(_Section):
     decode: DecodeConfig = DecodeConfig()
     replay: ReplayConfig = ReplayConfig()
     measure: MeasureConfig = MeasureConfig()
+    backend: Literal["engine", "sglang"] = "engine"
+    """engine: our own loop; sglang: SGLang servers, as a client sees them."""
+    sglang: SGLangConfig = SGLangConfig()
 
 
 def load_config(

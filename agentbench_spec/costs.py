@@ -89,7 +89,12 @@ def _e2e_parts(baseline: TurnRow, row: TurnRow) -> tuple[float, float, float, fl
 
 
 def e2e_s(row: TurnRow) -> float | None:
-    """Seconds of prefill, ingest and decoding; None if a part was not measured. The baseline has nothing to ingest."""
+    """Seconds of prefill, ingest and decoding; None if a part was not measured. The baseline has nothing to ingest.
+
+    For a server: time to the first token, which has them all in it, and decoding.
+    """
+    if row.ttft_s is not None and row.decode_s is not None:  # a server's prefill, ingest and queue are one wait
+        return row.ttft_s + row.decode_s
     ingest_s = 0.0 if row.drafter == BASELINE and row.draft_ingest_s is None else row.draft_ingest_s
     if row.prefill_s is None or ingest_s is None or row.decode_s is None:
         return None

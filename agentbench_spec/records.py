@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the row schema; readers refuse newer ones."""
 
-Status = Literal["ok", "oversized", "draft_limit", "no_reference", "error"]
+Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
 Divergence = Literal["none", "tie", "error"]
 
@@ -141,6 +141,41 @@ class TurnRow:
     """Drafter state that grows with the text, at the end of the turn."""
     target_kv_bytes: int | None = None
 
+    # served by another engine; all None for our own
+    backend: Literal["engine", "sglang"] = "engine"
+    client: Literal["generate", "chat"] | None = None
+    """Route the answers were asked for on."""
+    server: str | None = None
+    """Which server answered."""
+    concurrency: int | None = None
+    """Rollouts in flight on that server."""
+    scope: Literal["request", "server"] | None = None
+    """Where acceptance is known: for this request, or only as a total of the server, which no turn's row may hold."""
+    ttft_s: float | None = None
+    """From sending the request to its first token, queueing included."""
+    tpot_s: float | None = None
+    """From the first to the last token, per token after the first chunk."""
+    step_s: float | None = None
+    """From the first to the last token, per verify step."""
+    chunk_tokens: list[int] | None = None
+    """New tokens of each chunk, in order; None where the route does not tell."""
+    chunk_gaps_s: list[float] | None = None
+    """Seconds between the chunks, one fewer."""
+    server_ttft_s: float | None = None
+    """The server's own time to the first token."""
+    server_queue_s: float | None = None
+    """The server's own time in its queue."""
+    server_accept_length: float | None = None
+    """The server's own acceptance length; SGLang's has the prefill token in it."""
+    matched_histogram: list[int] | None = None
+    """Element m: rounds in which m drafts were accepted; servers tell no order."""
+    trimmed: int | None = None
+    """Tokens the last round accepted beyond the stop point: emitted_raw - emitted."""
+    expected_reused_tokens: int | None = None
+    """Prefix tokens that this rollout's earlier turns should have left in the server's cache."""
+    retractions: int | None = None
+    """Times the server threw the request out of its batch and began it again."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RoundRow:
@@ -166,7 +201,11 @@ class RoundRow:
     draft_append_s: float | None = None
 
 
-CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {"speedup", "speedup_e2e"}
+CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {
+    "speedup",
+    "speedup_e2e",
+    "chunk_tokens",
+}
 """Columns that differ between two runs of the same settings; all others are reproducible."""
 
 _Row = TypeVar("_Row", TurnRow, RoundRow)
@@ -259,6 +298,7 @@ def rows_table(rows: Sequence[TurnRow]) -> pa.Table:
     import pyarrow as pa
 
     plain = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list[int]: pa.list_(pa.int64())}
+    plain[list[float]] = pa.list_(pa.float64())
     schema = pa.schema([(name, plain.get(kind, pa.map_(pa.string(), pa.string()))) for name, kind in COLUMNS.items()])
     columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
     columns["labels"] = [list(row.labels.items()) for row in rows]

@@ -69,6 +69,11 @@ class Rollout(FrozenModel):
         """Exactly the messages the model saw when message `index` was asked for; messages[:index] if append-only."""
         return shown(self.messages, self.views, index) if self.views else self.messages[:index]
 
+    def until(self, end: int) -> Rollout:
+        """The first `end` messages, with the views that concern them."""
+        views = tuple(view for view in self.views if view.at < end)
+        return self.model_copy(update={"messages": self.messages[:end], "views": views})
+
     def tools_at(self, index: int) -> tuple[dict[str, Any], ...]:
         """The tool list in force when message `index` is asked for."""
         in_force = self.tools

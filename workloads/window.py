@@ -8,6 +8,7 @@ call stays with its results.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, token_counter
 
@@ -54,16 +55,19 @@ def cut_to_window(
         end += 1
     dropped = len(points) - kept
     note = f"{describe_rule(window_tokens, reserve_tokens)}: {dropped} of {len(points)} decode points dropped"
-    update = {
-        "messages": rollout.messages[:end],
-        "labels": {**labels, "dropped_turns": dropped},
-        "notes": (*rollout.notes, note),
-    }
-    return rollout.model_copy(update=update)
+    update = {"labels": {**labels, "dropped_turns": dropped}, "notes": (*rollout.notes, note)}
+    return rollout.until(end).model_copy(update=update)
 
 
 def _fitting(rollout: Rollout, points: list[int], prompt_tokens: PromptTokens, room: int) -> tuple[int, int]:
-    """How many decode points fit, and the tokens of the last that does; prompts grow, so it is searched by halves."""
+    """How many decode points fit, and the tokens of the last that does.
+
+    Prompts grow, so it is searched by halves; where the run rewrote its history they may shrink, so all are counted.
+    """
+    if rollout.views:
+        sizes = (prompt_tokens(rollout, point) for point in points)
+        fitting = list(takewhile(lambda tokens: tokens <= room, sizes))
+        return len(fitting), (fitting or [0])[-1]
     fits, low, high = 0, 0, len(points) - 1
     while low <= high:
         middle = (low + high) // 2

@@ -36,7 +36,7 @@ ROLES: dict[str, Role] = {
 }
 """Recorded role name -> chat role; any other name but `exit` is a fault."""
 _CALLS = ("tool_calls", "function_call", "tool_call_id", "tool_call_ids")
-_USED = frozenset(("role", "content", "name", "reasoning", "reasoning_content", *_CALLS))
+_USED = frozenset(("role", "content", "name", "reasoning", "reasoning_content", "thinking_blocks", *_CALLS))
 
 
 def role_of(raw: Any, field: str, notes: Notes, at: int) -> Role:
@@ -100,4 +100,11 @@ def _reasoning(raw: Mapping[str, Any], notes: Notes, at: int) -> str | None:
         if value:
             notes.add(f"{key} is not text: kept as JSON", at)
             return json.dumps(jsonable(value, lambda text: notes.add(text, at)), ensure_ascii=False)
-    return None
+    return _thoughts(raw.get("thinking_blocks"))
+
+
+def _thoughts(blocks: Any) -> str | None:
+    """The texts of thinking blocks that stand beside the content."""
+    listed = [block for block in blocks if isinstance(block, Mapping)] if isinstance(blocks, list) else []
+    texts = [block["thinking"] for block in listed if isinstance(block.get("thinking"), str)]
+    return "\n".join(texts) or None

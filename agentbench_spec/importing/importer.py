@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.importing.detect import detect
+from agentbench_spec.importing.detect import container_key, detect
 from agentbench_spec.importing.formats import check_format, convert_row, instance_of
 from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.importing.reading import Row, read_rows
@@ -85,7 +85,7 @@ class TraceImport:
 
     def _of_file(self, root: Path, file: Path) -> Iterator[Rollout]:
         digest = ""
-        for row in read_rows(file):
+        for row in _inner_rows(read_rows(file)):
             if isinstance(row, BadLine):
                 self._refuse(row)
                 continue
@@ -165,6 +165,18 @@ class TraceImport:
         if self.on_bad is None:
             raise ConfigError(str(bad))
         self.on_bad(bad)
+
+
+def _inner_rows(rows: Iterable[Row | BadLine]) -> Iterator[Row | BadLine]:
+    """`rows`, with a document that lists rollouts in one of its members replaced by what it lists."""
+    for row in rows:
+        key = container_key(row.value) if isinstance(row, Row) and row.alone else None
+        if key is None or isinstance(row, BadLine):
+            yield row
+            continue
+        note = f"the rollout stood in the list {key!r} of a larger document"
+        for number, value in enumerate(row.value[key], 1):
+            yield Row(row.path, number, value, repairs=[*row.repairs, note])
 
 
 _MAY_BE_LOGGED = ("auto", "openhands", _COMPLETIONS)

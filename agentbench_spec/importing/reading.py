@@ -12,7 +12,6 @@ from typing import IO, Any, cast
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.importing.arrays import array_elements
-from agentbench_spec.importing.detect import container_key
 from agentbench_spec.importing.jsontext import decode, loads
 from agentbench_spec.importing.notes import RowFault
 from agentbench_spec.importing.shapes import is_part_of_one_rollout
@@ -187,15 +186,11 @@ def _no_data(path: Path, raw: bytes, bad: BadLine) -> BadLine:
 
 
 def _unpacked(row: Row) -> Iterator[Row]:
-    """A document's rows: the elements of a list, which may be a member of the document, or the document itself."""
-    key = container_key(row.value)
-    if key is not None:
-        row.repairs.append(f"the rollout stood in the list {key!r} of a larger document")
-    values = row.value if key is None else row.value[key]
-    if not isinstance(values, list):
+    """A document's rows: the elements of a top-level list, or the document itself."""
+    if not isinstance(row.value, list):
         yield row
         return
-    for number, value in enumerate(values, 1):
+    for number, value in enumerate(row.value, 1):
         yield Row(row.path, number, value, repairs=list(row.repairs))
 
 

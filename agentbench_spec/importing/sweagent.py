@@ -23,14 +23,14 @@ def swe_agent(value: Any, draft: Draft) -> None:
         raise RowFault(None, f"expected an object, found {type(value).__name__}")
     steps = [_step(step, i) for i, step in enumerate(_optional(value, "trajectory", draft))]
     history = _history(_optional(value, "history", draft), draft)
-    if steps and all(isinstance(step.get("query"), list) and step["query"] for step in steps):
+    if any(map(_was_asked, steps)):
         _from_queries(steps, history, draft)
     elif history:
         draft.messages += [message for _, message in history]
         _note_processors(value.get("replay_config"), draft)
     else:
         _from_steps(steps, draft)
-    if steps:
+    if steps and (_was_asked(steps[-1]) or not draft.exact):
         _last_observation(steps[-1], draft)
     info = value.get("info")
     if isinstance(info, Mapping) and isinstance(info.get("exit_status"), str):
@@ -47,6 +47,12 @@ def _step(step: Any, i: int) -> Mapping[str, Any]:
     return step
 
 
+def _was_asked(step: Mapping[str, Any]) -> bool:
+    """True if the step holds the prompt of a model call; a step that only ends the run holds [{}] or nothing."""
+    query = step.get("query")
+    return isinstance(query, list) and bool(query) and query != [{}]
+
+
 def _history(items: Sequence[Any], draft: Draft) -> list[tuple[bool, Message]]:
     """(is part of a demonstration, message) for each message of the log."""
     found: list[tuple[bool, Message]] = []
@@ -61,6 +67,9 @@ def _from_queries(steps: Sequence[Mapping[str, Any]], history: list[tuple[bool, 
     log, contexts = PromptLog(), Contexts(draft)
     replies = _Replies(history, steps)
     for i, step in enumerate(steps):
+        if not _was_asked(step):
+            draft.notes.add("a step for which the model was not asked (the end of a run) was left out")
+            continue
         context = contexts.read(step["query"], f"trajectory[{i}].query")
         reply = replies.of(i)
         if reply is None:

@@ -27,11 +27,11 @@ def test_import_then_validate(tmp_path: Path) -> None:
     result = run("import", DATA, "-o", out)
     assert result.exit_code == 0
     summary = last_line(result)
-    assert (summary["rollouts"], summary["bad_rows"], summary["file"]) == (35, 1, str(out))
+    assert (summary["rollouts"], summary["bad_rows"], summary["file"]) == (36, 1, str(out))
     assert summary["formats"]["openhands"] == 6  # type: ignore[index]
     assert "tau_bench.json:2: messages: is empty" in result.stderr.replace("\n", "")
     report = last_line(run("validate", out))
-    assert (report["ok"], report["rollouts"], report["bad"]) == (True, 35, [])
+    assert (report["ok"], report["rollouts"], report["bad"]) == (True, 36, [])
     assert {rollout.workload for rollout in FileWorkload(out).rollouts()} == {"mine"}
 
 

@@ -21,6 +21,12 @@ ONE_FILE: dict[str, tuple[str, str, list[tuple[str, str]], list[str]]] = {
     "sweagent_v1_elided.traj": ("swe_agent", "suatatatat", TWO_BASH, ["prompts are the recorded queries"]),
     "sweagent_v1_no_query.traj": ("swe_agent", "suatatatat", TWO_BASH, ["rewrote its history (last_n_observations)"]),
     "sweagent_v1_requery.traj": ("swe_agent", "suauata", [("t1", "bash"), ("t4", "bash")], ["recorded queries"]),
+    "sweagent_v1_exit_cost.traj": (
+        "swe_agent",
+        "suatat",
+        TWO_BASH[:2],
+        ["the model was not asked", "recorded queries"],
+    ),
     "sweagent_history_only.traj": ("swe_agent", "suauuau", [], ["demonstration: marked synthetic"]),
     "mini_v1.traj.json": ("mini_swe_agent", "suauauua", [], ["closing user message without text"]),
     "mini_v2_text.traj.json": ("mini_swe_agent", "uaua", [], ["role 'exit'"]),
@@ -159,6 +165,11 @@ def test_rows_keep_what_they_are_grouped_by() -> None:
     assert (call.arguments, call.raw_arguments) == ({"command": "ls"}, '{"command": "ls"}')
 
 
+def test_thinking_blocks_beside_the_content_are_reasoning() -> None:
+    """Fails if recorded thinking is left out because it stands in a field of its own."""
+    assert one(DATA / "sweagent_v1_exit_cost.traj").messages[2].reasoning == "ls first"
+
+
 def contents(messages: tuple[Message, ...]) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in messages]
 
@@ -266,7 +277,7 @@ def everything() -> list[Rollout]:
 def test_importing_a_folder_gives_every_rollout_an_id_of_its_own() -> None:
     """Fails if a folder's files are skipped or ids collide."""
     rollouts = everything()
-    assert len({r.id for r in rollouts}) == len(rollouts) == 35
+    assert len({r.id for r in rollouts}) == len(rollouts) == 36
 
 
 @pytest.mark.parametrize("name", ["once.jsonl", "once.jsonl.gz"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentbench_spec_workloads.window import cut_to_window
 from traces import write
 
 from agentbench_spec.errors import ContractError
@@ -81,6 +82,22 @@ def test_views_that_cannot_be_applied_are_refused(views: list[View], field: str,
     path = write(tmp_path / "t.jsonl", {"schema": 2, **made.model_dump(exclude_defaults=True)})
     assert list(read_rollouts(path, on_bad=bad.append)) == []
     assert bad[0].field == field and reason in bad[0].reason
+
+
+def test_a_rollout_cut_short_keeps_the_views_of_what_is_left(tmp_path: Path) -> None:
+    """Fails if a cut leaves views of dropped turns behind, which no reader takes, or drops those still in force."""
+    made = rollout(View(at=3, start=0, stop=1, show=(STUB,)), View(at=7, start=2, stop=4)).until(6)
+    assert seen(made, 5) == "stub m1 m2 m3 m4" and len(made.messages) == 6
+    write_rollouts(tmp_path / "t.jsonl", [made])
+    assert list(read_rollouts(tmp_path / "t.jsonl")) == [made]
+
+
+def test_window_of_a_history_that_shrinks() -> None:
+    """Fails if a prompt beyond the window is kept because a later, condensed one fits."""
+    made = rollout(View(at=7, start=0, stop=6, show=(STUB,)))
+    cut = cut_to_window(made, lambda r, i: len(r.context_at(i)), window_tokens=4, reserve_tokens=0)
+    assert cut is not None and cut.labels["last_prompt_tokens"] == 3
+    assert [len(cut.context_at(i)) for i in cut.decode_points()] == [1, 3] and cut.views == ()
 
 
 def test_unknown_field_of_a_view_suggests_the_near_one(tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ import pytest
 from rowkit import make_row
 
 from agentbench_spec.costs import paired
-from agentbench_spec.stats import clustered_interval, ratio_interval, speedup_interval, tau_interval
+from agentbench_spec.records import TurnRow
+from agentbench_spec.stats import (
+    clustered_interval,
+    clusters_needed,
+    exchange_p,
+    holm,
+    paired_difference,
+    ratio_interval,
+    speedup_interval,
+    tau_interval,
+)
 
 Triples = list[tuple[int, float, float]]
 
@@ -93,3 +103,68 @@ def test_undefined_resamples_are_said_and_left_out() -> None:
     assert found is not None and found.note is not None
     assert "resamples undefined" in found.note
     assert 2.0 <= found.low <= found.high <= 4.0
+
+
+def _two(matched: list[tuple[list[int], list[int]]]) -> list[TurnRow]:
+    """One turn a rollout, decoded by a and b."""
+    rows = []
+    for i, (a, b) in enumerate(matched):
+        rows += [make_row(f"r{i}", drafter="a", matched=a), make_row(f"r{i}", drafter="b", matched=b)]
+    return rows
+
+
+def test_paired_difference_by_hand() -> None:
+    """a: 10 tokens in 4 rounds; b: 12 in 8. Fails if unpaired turns count or a ratio is of means."""
+    rows = _two([([3, 1], [1, 0, 1]), ([1, 1], [0, 1, 0, 0, 1])])
+    rows.append(make_row("alone", drafter="a", matched=[6] * 9))
+    found = paired_difference(rows, "a", "b", "tau", seed=0)
+    assert found.turns == 2
+    assert found.ratio == pytest.approx((10 / 4) / (12 / 8))
+    assert found.p == 0.5  # both clusters favour a: 2 of the 4 exchanges are as large
+    assert found.interval is not None and found.interval.low > 1
+
+
+def test_exchange_test_keeps_its_level() -> None:
+    """Fails if alike drafters are told apart too often (clusters of correlated turns), or unlike ones never are."""
+    alarms, seen = 0, 0
+    for experiment in range(200):
+        draw = np.random.default_rng(experiment)
+        level = draw.normal(3, 0.5, size=(15, 1))
+        alike = level + draw.normal(0, 0.3, size=(15, 2))
+        sums = np.stack([alike[:, 0], np.ones(15), alike[:, 1], np.ones(15)], axis=1)
+        p = exchange_p(sums, seed=experiment)
+        alarms += p is not None and p < 0.05
+        sums[:, 0] *= 1.2
+        p = exchange_p(sums, seed=experiment)
+        seen += p is not None and p < 0.05
+    assert alarms <= 0.09 * 200
+    assert seen >= 0.9 * 200
+
+
+def test_holm_by_hand() -> None:
+    """Holm's steps for 0.01, 0.04, 0.03: times 3, 2, 1, never falling. Fails if a missing p counts as a test."""
+    assert holm([0.01, 0.04, None, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06)]
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+
+
+def test_power_by_hand() -> None:
+    """Spread 0.25 of τ between rollouts: (1.96 + 0.84)^2 (0.25 / 0.05)^2 = 196.2 rollouts. Pairing must lower it."""
+    shape = np.array([-1.0, 1.0] * 8) * 0.25 * np.sqrt(15 / 16)
+    alone = clusters_needed([(i, 3 * (1 + d), 1.0) for i, d in enumerate(shape)])
+    assert alone is not None and alone.spread == pytest.approx(0.25)
+    assert (alone.needed, alone.clusters) == (197, 16)
+    paired_parts = [(i, 3 * (1 + d), 1.0, 2 * (1 + 0.9 * d), 1.0) for i, d in enumerate(shape)]
+    both = clusters_needed(paired_parts)
+    assert both is not None and both.spread == pytest.approx(0.025) and both.needed == 2
+    assert clusters_needed([(0, 1.0, 1.0)]) is None
+
+
+def test_rollouts_of_one_scenario_are_one_cluster() -> None:
+    """Fails if four categories that tell one story pass for four independent rollouts."""
+    rows = [
+        make_row(f"{category}{i}", matched=[i % 7, 1], labels={"scenario": f"s{i}"})
+        for category in ("base", "miss_func", "miss_param", "long_context")
+        for i in range(3)
+    ]
+    found = tau_interval(rows, seed=0)
+    assert found is not None and found.clusters == 3

@@ -1,0 +1,240 @@
+"""`run --backend sglang`: the same rollouts and the same rows, decoded by SGLang servers.
+
+Each drafter is a **part**: a run folder of its own under `parts/`, measured on the servers that have this drafter. When
+all parts are complete their rows are paired turn by turn and written as one run. A killed run is resumed part by part
+and rollout by rollout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentbench_spec.backends import part
+from agentbench_spec.backends.client import Client
+from agentbench_spec.backends.kvcost import Cost
+from agentbench_spec.backends.launch import Launchable, launchables, launched
+from agentbench_spec.backends.pairing import pair_parts, read_margins
+from agentbench_spec.backends.refusals import refuse_settings, refuse_unequal
+from agentbench_spec.backends.servers import Server, draft_config
+from agentbench_spec.config import RunConfig
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.metrics import BASELINE
+from agentbench_spec.provenance import make_manifest, write_json_atomic
+from agentbench_spec.records import TurnRow
+from agentbench_spec.rollout import Rollout
+from agentbench_spec.run import Tell, lossless
+from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
+from agentbench_spec.source import data_facts, load_rollouts, open_workload
+from agentbench_spec.summary import Summary
+
+SERVING = "serving.json"
+_TRANSPORT = {"base_urls", "port", "start_timeout_s", "request_timeout_s", "command"}
+"""Settings that say how to reach a server, not what is measured: a resumed run may change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun:
+    """What a finished run through servers leaves."""
+
+    folder: Path
+    summary: Summary
+    rows: list[TurnRow]
+    parts: dict[str, part.PartResult]
+    costs: dict[str, list[Cost]] = field(default_factory=dict)
+    card: None = None
+    """The machine is the server's: nothing is measured on this one."""
+
+    @property
+    def lossless(self) -> bool | None:
+        """False if a greedy output differed from the baseline by more than a tie. None: not compared."""
+        return lossless(self.summary)
+
+    @property
+    def measured(self) -> bool:
+        """False if not one turn was decoded."""
+        return any(row.status == "ok" for row in self.rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the server side adds to the table on screen."""
+        return self.lines()
+
+    def lines(self) -> list[str]:
+        """What the server side adds to the table on screen."""
+        said = [line for result in self.parts.values() for line in result.lines()]
+        return said + [
+            f"{name}: draft-KV by {cost.method}: {cost.value:.4g} {cost.unit} ({cost.remark})"
+            for name, costs in self.costs.items()
+            for cost in costs
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One drafter and the servers that have it; entering `servers` makes them reachable."""
+
+    name: str
+    servers: AbstractContextManager[list[Server]]
+
+
+def run_served(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    tell: Tell = lambda line: None,
+) -> ServedRun:
+    """Replay the configured rollouts through SGLang servers and write the run folder.
+
+    Raises ConfigError for settings or servers that cannot be used, MeasurementError if all servers died (resume then)
+    or the numbers are void.
+    """
+    refuse_settings(config, os.environ if environ is None else environ)
+    settings, reach = settings_of(config)
+    refuse_early(folder, settings, resume=resume)
+    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+    rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
+    data = data_facts(workload, rollouts)
+    for left_out in data["left_out"]:
+        tell(f"left out: {left_out}")
+    manifest = make_manifest(
+        settings=settings, model={"target": settings["target"].get("source")}, data=data, argv=argv, packages=("httpx",)
+    ) | {"reach": reach}
+    opened = RunWriter.resume if resume else RunWriter.create
+    with opened(folder, manifest) as writer:
+        tell(f"run folder: {folder}")
+        results: dict[str, part.PartResult] = {}
+        for stage in stages(config, folder):
+            tell(f"{stage.name}: measuring")
+            results[stage.name] = _measure(stage, config, rollouts, folder, results.get(BASELINE), manifest)
+        costs = {
+            name: part.draft_kv_costs(result, results.get(BASELINE), log_of(folder, name))
+            for name, result in results.items()
+        }
+        margins = {name: read_margins(part_folder(folder, name)) for name in results}
+        pair_parts(writer, [result.rows for result in results.values()], margins)
+        write_json_atomic(folder / SERVING, _serving(results, costs))
+        summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
+    return ServedRun(folder, summary, read_run(folder)[1], results, costs)
+
+
+def _measure(
+    stage: Stage,
+    config: RunConfig,
+    rollouts: Sequence[Rollout],
+    folder: Path,
+    baseline: part.PartResult | None,
+    manifest: Mapping[str, Any],
+) -> part.PartResult:
+    where = part_folder(folder, stage.name)
+    if part.is_finished(where, rollouts):
+        return part.read_part(where)
+    with stage.servers as servers:
+        if baseline is not None:
+            refuse_unequal(baseline.resolved, servers[0].resolved(), stage.name)
+        drafts = draft_config(servers[0], config.sglang.draft_config)
+        return part.measure_part(config, rollouts, servers, drafts, where, manifest, baseline)
+
+
+def part_folder(folder: Path, name: str) -> Path:
+    """Where the run of one drafter lies."""
+    return folder / "parts" / name
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Output of the server that `--launch` started for one drafter."""
+    return folder / f"server-{name}.log"
+
+
+def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that decide what is measured, and those that only say how the servers are reached.
+
+    A target and drafters that were not given are left out: the servers name theirs.
+    """
+    settings = config.model_dump(mode="json")
+    reach = {name: settings["sglang"].pop(name) for name in sorted(_TRANSPORT)}
+    if "source" not in config.target.model_fields_set:
+        del settings["target"]["source"]
+    if "drafters" not in config.model_fields_set:
+        del settings["drafters"]
+    return settings, reach
+
+
+def stages(config: RunConfig, folder: Path) -> Iterator[Stage]:
+    """The drafters of a run in order, the baseline first."""
+    if config.sglang.launch:
+        for drafter in launchables(config):
+            yield Stage(drafter.name, _launching(drafter, config, folder))
+        return
+    for name, servers in by_drafter(describe_all(config)).items():
+        yield Stage(name, nullcontext(servers))
+
+
+@contextmanager
+def _launching(drafter: Launchable, config: RunConfig, folder: Path) -> Iterator[list[Server]]:
+    with launched(drafter, config, log_of(folder, drafter.name)) as base_url:
+        yield [describe(base_url, config)]
+
+
+def describe_all(config: RunConfig) -> list[Server]:
+    """Every server named by URL, once it is ready."""
+    return [describe(base_url, config) for base_url in dict.fromkeys(config.sglang.base_urls)]
+
+
+def describe(base_url: str, config: RunConfig) -> Server:
+    """One server's description of itself. Raises ConfigError if it is not ready, or tells nothing and has no label."""
+    with Client(base_url, timeout_s=config.sglang.request_timeout_s) as client:
+        client.wait_ready(config.sglang.start_timeout_s)
+        info, model = client.server_info(), client.model()
+    if info is not None:
+        return Server(client.base_url, info, model=model)
+    if "drafters" not in config.model_fields_set or len(config.drafters) != 1:
+        raise ConfigError(
+            f"{base_url} does not say what it is (/server_info is missing); name its drafter: --drafter NAME"
+        )
+    return Server(client.base_url, label=config.drafters[0], model=model)
+
+
+def by_drafter(servers: Sequence[Server]) -> dict[str, list[Server]]:
+    """Servers that share the rollouts, the baseline's first.
+
+    Raises ConfigError if two servers of one drafter differ in what decides their numbers.
+    """
+    groups: dict[str, list[Server]] = {}
+    for server in servers:
+        groups.setdefault(server.drafter, []).append(server)
+    for name, own in groups.items():
+        _refuse_unlike(name, own)
+    return dict(sorted(groups.items(), key=lambda item: item[0] != BASELINE))
+
+
+def _refuse_unlike(name: str, servers: Sequence[Server]) -> None:
+    first = servers[0].resolved()
+    for other in servers[1:]:
+        unlike = [key for key, value in other.resolved().items() if value != first[key]]
+        if unlike:
+            raise ConfigError(
+                f"{servers[0].base_url} and {other.base_url} both serve {name} but differ in {', '.join(unlike)}; "
+                "servers that share rollouts must be started alike"
+            )
+
+
+def _serving(results: Mapping[str, part.PartResult], costs: Mapping[str, Sequence[Cost]]) -> dict[str, Any]:
+    """What only exists per server or per window, and so stands in no row."""
+    return {
+        name: {
+            "resolved": result.resolved,
+            "windows": result.windows,
+            "output_tokens_per_s": result.output_tokens_per_s,
+            "prefix_reuse": result.reuse,
+            "draft_kv": [cost.as_dict() for cost in costs.get(name, ())],
+        }
+        for name, result in results.items()
+    }

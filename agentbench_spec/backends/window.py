@@ -1,0 +1,65 @@
+"""One uninterrupted stretch of measuring: its wall time, its tokens, and what the servers counted meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentbench_spec.backends import prometheus
+from agentbench_spec.backends.serve_replay import ServedReplayer
+from agentbench_spec.backends.servers import Server
+from agentbench_spec.config import RunConfig
+from agentbench_spec.errors import MeasurementError
+from agentbench_spec.records import TurnRow
+
+WINDOWS = "windows.jsonl"
+
+
+@contextmanager
+def window(
+    path: Path, config: RunConfig, replayers: Sequence[ServedReplayer], rows: Sequence[TurnRow]
+) -> Iterator[None]:
+    """Time the block and append what happened in it to `path`, also if it is left by an error."""
+    before = _counters(replayers)
+    start = time.perf_counter()
+    whole = False
+    try:
+        yield
+        whole = True
+    finally:
+        wall_s = time.perf_counter() - start
+        after = _counters(replayers) if whole else None
+        grown = prometheus.difference(before, after) if before and after else None
+        entry = {
+            "whole": whole,
+            "wall_s": wall_s,
+            "concurrency": config.sglang.concurrency,
+            "servers": len(replayers),
+            "rollouts": len({row.rollout for row in rows}),
+            "output_tokens": sum(row.output_tokens or 0 for row in rows if row.status == "ok"),
+            "counters": prometheus.cross_check(grown, rows).as_dict() if grown else None,
+            "server_accept_length": {"scope": "server", "each": _server_lengths(replayers) if whole else None},
+        }
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+
+
+def _counters(replayers: Sequence[ServedReplayer]) -> list[dict[str, float]] | None:
+    texts = [replayer.client.metrics() for replayer in replayers]
+    return None if any(text is None for text in texts) else [prometheus.counters(text or "") for text in texts]
+
+
+def _server_lengths(replayers: Sequence[ServedReplayer]) -> list[float | None]:
+    """The server-wide average since the flush, of the first rank of each server, as the server words it."""
+    return [_server_length(replayer) for replayer in replayers]
+
+
+def _server_length(replayer: ServedReplayer) -> float | None:
+    try:
+        server = Server(replayer.client.base_url, replayer.client.server_info() or {})
+    except MeasurementError:  # it died after its last answer
+        return None
+    return (server.states[0] if server.states else {}).get("avg_spec_accept_length")

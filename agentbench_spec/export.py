@@ -1,0 +1,189 @@
+"""Any table as CSV, parquet, LaTeX and markdown: the first two tidy, one line a figure; the others as on screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.paper import DRAFTERS
+from agentbench_spec.provenance import write_bytes_atomic
+from agentbench_spec.summary import DrafterSummary, Summary, notes
+from agentbench_spec.tables import Table, grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Text cells with a title and notes: what a table looks like, wherever it is printed."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def sheet(table: Table) -> Sheet:
+    """The table in the paper's layout, drafters under the paper's names."""
+    headings, lines = grid(table)
+    named = [[DRAFTERS.get(line[0], line[0]), *line[1:]] for line in lines]
+    return Sheet(table.title, headings, named, table.notes)
+
+
+def summary_sheet(summary: Summary, title: str) -> Sheet:
+    """The figures of one run; both weightings side by side, named."""
+    headings = ("method", "τ", "τ macro", "τ raw", "τ raw macro", "speed-up", "speed-up macro", "end to end", "turns")
+    lines = [[own.drafter, *map(_number, _figures(own)), str(own.turns)] for own in summary.drafters]
+    return Sheet(title, headings, lines, notes(summary))
+
+
+def _figures(own: DrafterSummary) -> tuple[float | None, ...]:
+    tau, raw, speedup = own.tau, own.tau_raw, own.speedup
+    return tau.pooled, tau.macro, raw.pooled, raw.macro, speedup.pooled, speedup.macro, speedup.e2e
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """One dict a figure: what it is, its value under both weightings, its interval, the paper's value, the verdict."""
+    return [
+        {
+            "table": table.name,
+            "title": table.title,
+            "target": table.target,
+            "column": column,
+            "drafter": drafter,
+            "figure": figure,
+            "pooled": cell.value,
+            "macro": cell.macro,
+            "low": cell.interval.low if cell.interval else None,
+            "high": cell.interval.high if cell.interval else None,
+            "level": cell.interval.level if cell.interval else None,
+            "clusters": cell.interval.clusters if cell.interval else None,
+            "turns": cell.turns,
+            "left_out": cell.left_out,
+            "missing": cell.missing,
+            "paper_target": table.paper_target,
+            "paper": cell.paper.text if cell.paper else None,
+            "paper_source": cell.paper.source if cell.paper else None,
+            "verdict": cell.verdict,
+        }
+        for table in tables
+        for drafter in table.drafters
+        for figure in table.metrics
+        for column in table.columns
+        for cell in [table.cell(drafter, figure, column)]
+    ]
+
+
+_WHOLE = ("clusters", "turns", "left_out")
+_REAL = ("pooled", "macro", "low", "high", "level")
+
+
+def frame(tables: Sequence[Table]) -> pd.DataFrame:
+    """`records` as a data frame; a column that is empty throughout keeps its type."""
+    import pandas as pd
+
+    kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
+    found = pd.DataFrame(records(tables), dtype="object")
+    return found.astype({name: kinds.get(name, "string") for name in found.columns})
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """Tidy CSV; an empty field is a value nobody measured or published."""
+    return str(frame(tables).to_csv(index=False, lineterminator="\n"))
+
+
+def markdown(found: Sheet) -> str:
+    """A pipe table with its title above and its notes below."""
+    rows = [found.headings, ["---"] * len(found.headings), *found.lines]
+    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"### {found.title}", "", *body, "", *(f"- {note}" for note in found.notes)]) + "\n"
+
+
+def latex(found: Sheet) -> str:
+    """A booktabs table; the notes as comments above it, since a caption is the author's."""
+    columns = "l" * min(2, len(found.headings)) + "r" * (len(found.headings) - 2)
+    lines = [" & ".join(map(_escaped, line)) + r" \\" for line in found.lines]
+    heading = " & ".join(map(_escaped, found.headings)) + r" \\"
+    comments = [f"% {found.title}", *(f"% {note}" for note in found.notes)]
+    table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *lines, r"\bottomrule"]
+    return "\n".join([*comments, *table, r"\end{tabular}"]) + "\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "τ": r"$\tau$",
+    "×": r"$\times$",
+    **{mark: "\\" + mark for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def _escaped(text: str) -> str:
+    # a line that begins with "[" would be read as the optional argument of the "\\" before it
+    plain = "".join(_LATEX.get(mark, mark) for mark in text.strip())
+    return "{" + plain + "}" if plain.startswith("[") else plain
+
+
+def summary_frame(summary: Summary) -> pd.DataFrame:
+    """The figures of one run as numbers, one line a drafter; None is an empty cell."""
+    import pandas as pd
+
+    names = ("tau", "tau_macro", "tau_raw", "tau_raw_macro", "speedup", "speedup_macro", "speedup_e2e")
+    lines = [
+        {
+            "drafter": own.drafter,
+            "k": own.k,
+            **dict(zip(names, _figures(own), strict=True)),
+            "tau_low": own.tau_interval.low if own.tau_interval else None,
+            "tau_high": own.tau_interval.high if own.tau_interval else None,
+            "speedup_low": own.speedup_interval.low if own.speedup_interval else None,
+            "speedup_high": own.speedup_interval.high if own.speedup_interval else None,
+            "turns": own.turns,
+            "left_out": sum(own.left_out.values()),
+        }
+        for own in summary.drafters
+    ]
+    whole = dict.fromkeys(("k", "turns", "left_out"), "int64") | {"drafter": "string"}
+    found = pd.DataFrame(lines, dtype="object")
+    return found.astype({name: whole.get(name, "float64") for name in found.columns})
+
+
+def write_summary(summary: Summary, title: str, path: Path) -> Path:
+    """Write the figures of one run as the ending of `path` says. Raises ConfigError for another ending."""
+    texts: dict[str, Callable[[], str]] = {
+        ".csv": lambda: str(summary_frame(summary).to_csv(index=False, lineterminator="\n")),
+        ".md": lambda: markdown(summary_sheet(summary, title)),
+        ".tex": lambda: latex(summary_sheet(summary, title)),
+    }
+    if path.suffix not in (*texts, ".parquet"):
+        raise ConfigError(f"{path}: the ending must be one of {', '.join(texts)}, .parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        summary_frame(summary).to_parquet(path, index=False)
+    else:
+        write_bytes_atomic(path, texts[path.suffix]().encode())
+    return path
+
+
+def write_tables(tables: Sequence[Table], folder: Path, stem: str) -> list[Path]:
+    """Write STEM.csv, .parquet, .md and .tex into `folder`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sheets = [sheet(table) for table in tables]
+    texts = {
+        "csv": csv_text(tables),
+        "md": "\n".join(map(markdown, sheets)),
+        "tex": "\n".join(map(latex, sheets)),
+    }
+    for ending, text in texts.items():
+        write_bytes_atomic(folder / f"{stem}.{ending}", text.encode())
+    frame(tables).to_parquet(folder / f"{stem}.parquet", index=False)
+    return [folder / f"{stem}.{ending}" for ending in (*texts, "parquet")]

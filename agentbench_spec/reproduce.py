@@ -1,0 +1,154 @@
+"""`agentbench-spec reproduce TABLE`: run, or reuse, what a table of the paper takes, and lay it out beside the paper.
+
+A run folder is named after the digest of its settings. One that is finished is reused if its data is still the same;
+one that was killed is continued. So a table can be asked for again, and another table may share its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentbench_spec.config import RunConfig
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.metrics import BASELINE
+from agentbench_spec.provenance import settings_digest, write_json_atomic
+from agentbench_spec.reproduce_plan import Plan, Request, plan
+from agentbench_spec.runfolder import MANIFEST, read_manifest, read_run
+from agentbench_spec.source import data_facts, load_rollouts, open_workload
+from agentbench_spec.tables import Column, Table, replay_table
+
+__all__ = ["Reproduced", "Request", "plan", "reproduce", "table_folder", "write_record"]
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """A finished table."""
+
+    plan: Plan
+    tables: list[Table]
+    runs: list[Path] = field(default_factory=list)
+    """Run folders the table is made from."""
+
+
+def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
+    """Run or reuse what the table needs. Raises ConfigError if nothing of it can be run, and as `run` does."""
+    wanted = plan(name, request)
+    for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
+        tell(line)
+    if not [drafter for drafter in wanted.drafters if drafter not in wanted.missing]:
+        raise ConfigError(
+            f"no drafter has a checkpoint for {wanted.target}: give one, --drafter dlite=FOLDER_OR_HUB_ID"
+        )
+    if name == "table4":
+        from agentbench_spec.reproduce_throughput import measure_table4
+
+        tables, runs = measure_table4(wanted, request.results, tell)
+    else:
+        columns, runs = _measured(wanted, request.results, tell)
+        tables = [_table(wanted, columns)]
+    done = Reproduced(wanted, tables, runs)
+    if not runs:
+        reasons = "; ".join(column.missing or "" for column in columns)
+        raise ConfigError(f"not one column of {name} can be run: {reasons}")
+    return done
+
+
+def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], list[Path]]:
+    columns, runs = [], []
+    for preset, config in wanted.columns:
+        absent = data_is_absent(config)
+        if absent is None:
+            tell(f"{preset.title}: {config.workload.name}")
+            folder = measured_run(config, results, tell)
+            runs.append(folder)
+        rows = [] if absent else read_run(folder)[1]
+        standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
+        columns.append(Column(preset.title, rows, preset.paper_workload, standin, absent))
+    return columns, list(dict.fromkeys(runs))
+
+
+def data_is_absent(config: RunConfig) -> str | None:
+    """Why the workload cannot be had; None if it can."""
+    try:
+        open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def run_folder(results: Path, settings: dict[str, Any]) -> Path:
+    """The folder of a run with these settings: named after target, workload and digest."""
+    names = [settings["target"]["source"], settings["workload"]["name"]]
+    plain = [re.sub(r"[^\w.-]+", "-", Path(name).name) for name in names]
+    return results / "runs" / "-".join([*plain, settings_digest(settings)[:12]])
+
+
+def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
+    """The finished run with these settings: reused, continued or made. Raises ConfigError as `run` does."""
+    from agentbench_spec.run import run
+
+    settings = config.model_dump(mode="json")
+    folder = run_folder(results, settings)
+    begun = (folder / MANIFEST).is_file()
+    if begun and (manifest := read_manifest(folder)).get("finished"):
+        refuse_other_data(folder, manifest, config)
+        tell(f"reusing {folder}, finished {manifest['finished']}")
+        return folder
+    run(config, folder, resume=begun, tell=tell)
+    return folder
+
+
+def refuse_other_data(folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None) -> None:
+    """Raises ConfigError if the workload no longer gives the rollouts that a finished run was made from."""
+    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+    rollouts = load_rollouts(workload, limit=limit or config.workload.limit, seed=config.measure.seed)
+    if data_facts(workload, rollouts)["sha256"] != manifest["data"]["sha256"]:
+        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; remove it, or use --results")
+
+
+def _table(wanted: Plan, columns: Sequence[Column]) -> Table:
+    return replay_table(
+        wanted.name,
+        wanted.title,
+        columns,
+        [BASELINE, *wanted.drafters],
+        wanted.preset.figures,
+        target=wanted.target,
+        paper_target=wanted.paper_target,
+        comparable=wanted.comparable,
+        missing=wanted.missing,
+    )
+
+
+def table_folder(results: Path, done: Plan) -> Path:
+    """Where a table's files go if nothing else is asked for."""
+    target = re.sub(r"[^\w.-]+", "-", Path(done.target).name)
+    return results / "-".join([done.name, target, *(["offline"] if done.embedded else [])])
+
+
+def write_record(done: Reproduced, folder: Path) -> Path:
+    """Write what the table was made from, and how drafters compare, beside it; returns the file."""
+    tree = {
+        "table": done.plan.name,
+        "title": done.plan.title,
+        "target": done.plan.target,
+        "comparable": done.plan.comparable,
+        "changed": done.plan.changed,
+        "settings": done.plan.settings_lines,
+        "missing": done.plan.missing,
+        "runs": [str(run) for run in done.runs],
+        "notes": [note for table in done.tables for note in table.notes],
+        "differences": [
+            {"column": column, **asdict(found)} for table in done.tables for column, found in table.differences
+        ],
+    }
+    path = folder / f"{done.plan.name}.json"
+    write_json_atomic(path, json.loads(json.dumps(tree, allow_nan=False)))
+    return path

@@ -1,0 +1,207 @@
+"""A real SGLang 0.5.23 server on this CPU, through our own launcher and client. Timings are void here.
+
+Run by tests/sglang/run.sh, which builds the server's environment. Every server is started once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "unit")]
+
+from localmodel import save_rollouts, session  # noqa: E402
+from tiny import save_checkpoint, save_draft, save_target  # noqa: E402
+
+from agentbench_spec.backends.client import Ask, Client  # noqa: E402
+from agentbench_spec.backends.launch import launchable, launched  # noqa: E402
+from agentbench_spec.backends.sglang import ServedRun, run_served  # noqa: E402
+from agentbench_spec.config import RunConfig, load_config  # noqa: E402
+from agentbench_spec.records import TurnRow  # noqa: E402
+from agentbench_spec.run import run  # noqa: E402
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+
+STANDIN = Path(__file__).parent / "standin"
+CPU_ARGS = (
+    *("--device", "cpu", "--attention-backend", "intel_amx", "--skip-server-warmup"),
+    *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
+    *("--max-total-tokens", "8192", "--mem-fraction-static", "0.3", "--dtype", "float32"),
+)
+CPU_ENV = {
+    "PYTHONPATH": str(STANDIN),
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+NEW_TOKENS = 25
+"""Not a multiple of 3: the server's own acceptance length would else be right by accident."""
+
+
+class Servers:
+    """Starts each kind of server at its first use and keeps it to the end of the module."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.target, self.draft = save_target(folder / "target"), save_draft(folder / "draft")
+        self.rollouts = save_rollouts(folder / "rollouts.jsonl", *(session(name, 3) for name in "abc"))
+        self.checkpoint = folder / "checkpoint"
+        self._folder, self._stack, self._urls = folder, stack, dict[str, str]()
+
+    def config(self, *urls: str, env: dict[str, str] | None = None, **more: Any) -> RunConfig:
+        python = Path(os.environ["SGLANG_VENV"]) / "bin" / "python"
+        flags = {
+            "backend": "sglang",
+            "target.source": str(self.target),
+            "workload.name": str(self.rollouts),
+            "decode.max_new_tokens": NEW_TOKENS,
+            "sglang.base_urls": list(urls) or None,
+            "sglang.launch": not urls,
+            "sglang.command": [str(python), "-m", "sglang.launch_server"],
+            "sglang.server_args": list(CPU_ARGS),
+            "sglang.server_env": CPU_ENV | (env or {}),
+            "sglang.max_running_requests": 4,
+            "sglang.start_timeout_s": 600.0,
+            **{name.replace("__", "."): value for name, value in more.items()},
+        }
+        return load_config(flags=flags)
+
+    def url(self, name: str) -> str:
+        if name not in self._urls:
+            drafter, env = self._kind(name)
+            log = self._folder / f"{name}.log"
+            self._urls[name] = self._stack.enter_context(launched(drafter, self.config(env=env), log))
+        return self._urls[name]
+
+    def _kind(self, name: str) -> tuple[Any, dict[str, str]]:
+        chain = {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4, "draft_load_format": "dummy"}
+        if name == "none":
+            return launchable("none", {}), {}
+        if name == "ngram":
+            return launchable("NGRAM", {"num_draft_tokens": 8}), {}
+        if name == "eagle3":
+            del chain["draft_load_format"]
+            return launchable(f"EAGLE3={self.checkpoint}", chain), {}
+        env = {"SGLANG_SIMULATE_ACC_LEN": "3"} if name == "simulated" else {}
+        return launchable(f"EAGLE3={self.draft}", chain), env
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All servers of this module; ended with it."""
+    if not (Path(os.environ.get("SGLANG_VENV", "/nowhere")) / "bin" / "python").exists():
+        pytest.fail("no SGLang here: run tests/sglang/run.sh, which builds one and then runs these tests")
+    with ExitStack() as stack:
+        yield Servers(tmp_path_factory.mktemp("sglang"), stack)
+
+
+@pytest.fixture(scope="module")
+def plain_rows(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> list[TurnRow]:
+    """The three rollouts on the server without speculation."""
+    folder = tmp_path_factory.mktemp("runs") / "none"
+    return run_served(servers.config(servers.url("none"), sglang__warm_up_rollouts=1), folder, environ={}).rows
+
+
+def against_plain(servers: Servers, name: str, folder: Path, **more: Any) -> ServedRun:
+    return run_served(servers.config(servers.url("none"), servers.url(name), **more), folder, environ={})
+
+
+def own_engine(servers: Servers, drafters: list[str], k: int = 3) -> RunConfig:
+    """The same rollouts and target for our own engine."""
+    return load_config(
+        flags={
+            "target.source": str(servers.target),
+            "target.dtype": "float32",
+            "target.device": "cpu",
+            "workload.name": str(servers.rollouts),
+            "decode.max_new_tokens": NEW_TOKENS,
+            "decode.k": k,
+            "drafters": drafters,
+        }
+    )
+
+
+def test_same_ids_as_our_engine(servers: Servers, plain_rows: list[TurnRow], tmp_path: Path) -> None:
+    """Fp32 greedy, nine turns with growing contexts: server and engine say the same, token for token."""
+    rows = run(own_engine(servers, ["none"]), tmp_path / "engine").rows
+    engine = {(row.rollout, row.turn): row.output_ids for row in rows}
+    server = {(row.rollout, row.turn): row.output_ids for row in plain_rows}
+    assert len(engine) == 9 and server == engine
+
+
+def test_plain_rows_are_complete(plain_rows: list[TurnRow]) -> None:
+    """The prefix kept from the turn before is exactly what was expected; clocks and counts are there."""
+    assert [row.status for row in plain_rows] == ["ok"] * 9
+    for row in plain_rows:
+        assert row.rounds == (row.output_tokens or 0) - 1 and row.ttft_s and row.server_ttft_s
+        if row.turn:
+            assert row.reused_tokens == row.expected_reused_tokens and row.expected_reused_tokens
+
+
+def test_ngram_is_lossless_and_counts_agree(servers: Servers, tmp_path: Path) -> None:
+    """Every identity holds on real answers, the Prometheus totals agree, and the text is the baseline's."""
+    done = against_plain(servers, "ngram", tmp_path / "run", sglang__warm_up_rollouts=1)
+    rows = [row for row in done.rows if row.drafter == "ngram"]
+    assert [row.status for row in rows] == ["ok"] * 9 and all(row.identical for row in rows)
+    assert all(row.scope == "request" and row.matched_histogram and row.tau_raw for row in rows if row.rounds)
+    counters = done.parts["ngram"].windows[0]["counters"]
+    assert counters["disagreements"] == [] and counters["tau_emitted"] == counters["own_tau_emitted"]
+    assert all(row.reused_tokens == row.expected_reused_tokens for row in rows if row.turn)
+
+
+def test_simulated_acceptance_of_three_is_three(servers: Servers, tmp_path: Path) -> None:
+    """The server is told to accept 3 tokens a step: our tau must be exactly 3, the server's own figure must not."""
+    more = {"sglang__allow_simulated_acceptance": True, "sglang__warm_up_rollouts": 1}
+    done = run_served(servers.config(servers.url("simulated"), **more), tmp_path / "run", environ={})
+    assert [row.status for row in done.rows] == ["ok"] * 9
+    assert {row.tau_raw for row in done.rows} == {3.0}
+    assert {row.server_accept_length for row in done.rows} == {25 / 8}
+    assert all(set(row.matched_histogram or ()) <= {0, row.rounds} for row in done.rows)
+
+
+def test_eagle_finds_one_prefix_token_less(servers: Servers) -> None:
+    """A 46-token prompt sent again with three tokens appended: 46 cached without speculation, 45 with pair keys."""
+    prompt, ask = [40 + i % 50 for i in range(46)], Ask(8)
+    found = {}
+    for name in ("none", "simulated"):
+        with Client(servers.url(name)) as client:
+            assert client.flush()
+            client.generate(prompt, ask)
+            found[name] = client.generate([*prompt, 300, 301, 302], ask).cached_tokens
+    assert found == {"none": 46, "simulated": 45}
+
+
+def test_flush_empties_cache_and_counters(servers: Servers) -> None:
+    """After a flush nothing of an earlier prompt is found."""
+    prompt, ask = [60 + i % 30 for i in range(40)], Ask(4)
+    with Client(servers.url("ngram")) as client:
+        client.generate(prompt, ask)
+        assert client.generate(prompt, ask).cached_tokens == 39
+        assert client.flush()
+        assert client.generate(prompt, ask).cached_tokens == 0
+
+
+def test_same_draft_gives_the_same_tau(servers: Servers, plain_rows: list[TurnRow], tmp_path: Path) -> None:
+    """One EAGLE-3 checkpoint in both: the same text, and the same accepted drafts in every turn.
+
+    Its weights are random; it is right now and then because it can say only what the target says most.
+    """
+    said = Counter(token for row in plain_rows for token in row.output_ids or ())
+    save_checkpoint(servers.checkpoint, [token for token, _ in said.most_common(12)])
+    more = {"sglang__warm_up_rollouts": 1, "sglang__min_tau": 0.0}
+    done = against_plain(servers, "eagle3", tmp_path / "server", **more)
+    rows = [row for row in done.rows if row.drafter == "eagle3"]
+    assert [row.status for row in rows] == ["ok"] * 9 and all(row.identical for row in rows)
+    assert all(row.reused_tokens == row.expected_reused_tokens for row in rows if row.turn)
+    ours = run(own_engine(servers, [f"eagle3={servers.checkpoint}"], k=3), tmp_path / "engine").rows
+    counts = {(row.rollout, row.turn): (row.rounds, row.matched) for row in ours if row.drafter == "eagle3"}
+    assert {(row.rollout, row.turn): (row.rounds, row.matched) for row in rows} == counts
+    assert sum(row.matched or 0 for row in rows) > 0

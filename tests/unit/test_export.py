@@ -1,0 +1,72 @@
+"""Tables as CSV, parquet, LaTeX and markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from rowkit import make_row
+from test_tables import bfcl, table
+
+from agentbench_spec.export import Sheet, csv_text, latex, markdown, sheet, summary_sheet, write_tables
+from agentbench_spec.summary import summarise
+from agentbench_spec.tables import Column
+
+
+def test_latex_by_hand() -> None:
+    """Fails if a special character or a cell that begins with "[" breaks the document."""
+    found = Sheet(
+        "50 % & more", ("method", "figure", "BFCL_v3"), [("DLite", "τ raw", "[x]"), ("", "  paper", "2 ~ 3")], ("n_1",)
+    )
+    assert latex(found).splitlines() == [
+        "% 50 % & more",
+        "% n_1",
+        r"\begin{tabular}{llr}",
+        r"\toprule",
+        r"method & figure & BFCL\_v3 \\",
+        r"\midrule",
+        r"DLite & $\tau$ raw & {[x]} \\",
+        r" & paper & 2 \textasciitilde{} 3 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_markdown_by_hand() -> None:
+    """Fails if a bar in a cell adds a column, or notes are lost."""
+    found = Sheet("T", ("a", "b"), [("1|2", "3")], ("note",))
+    assert markdown(found) == "### T\n\n| a | b |\n| --- | --- |\n| 1\\|2 | 3 |\n\n- note\n"
+
+
+def test_csv_has_both_weightings_and_the_papers_value(tmp_path: Path) -> None:
+    """Fails if pooled and macro are not both there under their names, or an unknown value becomes 0."""
+    found = table(Column("BFCL-v3", bfcl(), "BFCL-v3"))
+    files = write_tables([found], tmp_path, "table3")
+    assert sorted(file.suffix for file in files) == [".csv", ".md", ".parquet", ".tex"]
+    read = pd.read_csv(tmp_path / "table3.csv").set_index(["drafter", "figure"])
+    row = read.loc[("dspark", "tau_raw")]
+    assert (row["pooled"], row["macro"], row["low"], row["high"]) == (2.8, 3.0, 2.0, 4.0)
+    assert pd.isna(row["paper"]) and row["verdict"] == "unknown" and row["clusters"] == 2
+    assert read.loc[("dlite", "speedup")]["paper"] == 2.37
+    assert read.loc[("dflash", "tau")]["missing"] == "no checkpoint" and pd.isna(read.loc[("dflash", "tau")]["pooled"])
+    typed = pd.read_parquet(tmp_path / "table3.parquet")
+    assert typed["pooled"].dtype == "float64" and len(typed) == len(read)
+
+
+def test_same_rows_give_the_same_bytes() -> None:
+    """Fails if an interval's seed is not fixed, so that two exports of one run differ."""
+    first, second = (csv_text([table(Column("BFCL-v3", bfcl(), "BFCL-v3"))]) for _ in range(2))
+    assert first == second
+
+
+def test_methods_carry_the_papers_names() -> None:
+    """Fails if a printed table speaks of entry points."""
+    lines = sheet(table(Column("BFCL-v3", bfcl(), "BFCL-v3"))).lines
+    assert {line[0] for line in lines} == {"autoregressive", "DFlash", "DSpark", "DLite", ""}
+
+
+def test_any_runs_summary_can_be_exported() -> None:
+    """Fails if macro and pooled of a run's own table are not both in it."""
+    found = summary_sheet(summarise([make_row("a", matched=[3, 0]), make_row("b", matched=[0])]), "run")
+    assert found.lines[0][:3] == ["ngram", "2.00", "1.75"]
+    assert latex(found).count(r"\\") == 2 and markdown(found).startswith("### run")

@@ -1,0 +1,115 @@
+"""The report in a real browser: no layout fault on a phone or a desktop, tables sort, and axe-core finds nothing.
+
+Needs Chromium; the accessibility check also needs axe-core (`npm install axe-core`), its axe.min.js named by the
+environment variable AGENTBENCH_SPEC_AXE.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reportkit import timed, two_rollouts, write_run
+
+from agentbench_spec.report import write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+AXE = os.environ.get("AGENTBENCH_SPEC_AXE")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (apt-get install chromium)"),
+]
+
+_LAYOUT = """
+const wide = [...document.querySelectorAll("body *")].filter(e =>
+  !e.closest(".scroll, pre, svg, .hidden") && e.getBoundingClientRect().right > innerWidth + 1);
+const small = [...document.querySelectorAll("svg text")].filter(e =>
+  e.textContent.trim() && e.closest("figure") && e.getBoundingClientRect().height < 8);
+const apart = [...document.querySelectorAll("thead tr")].filter(row =>
+  [...row.cells].some(c => c.scrollWidth > c.clientWidth + 1));
+const table = document.querySelector("table"), head = table.tHead.rows[0].cells[1];
+const order = () => [...table.tBodies[0].rows].map(row => row.cells[1].textContent);
+const before = order();
+head.querySelector("button").click(); const up = [order(), head.getAttribute("aria-sort")];
+head.querySelector("button").click(); const down = [order(), head.getAttribute("aria-sort")];
+found = {width: innerWidth, scroll: document.documentElement.scrollWidth, wide: wide.map(e => e.outerHTML.slice(0, 99)),
+  small: small.map(e => e.textContent), apart: apart.map(e => e.textContent), before, up, down,
+  page: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.querySelector("svg")).color};
+"""
+
+_AXE = """
+document.querySelectorAll("details").forEach(d => d.open = true);
+const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+const result = await axe.run(document, {runOnly: tags});
+const violations = result.violations.map(v => v.id + ": " + v.nodes[0].html.slice(0, 200));
+found = {passes: result.passes.length, violations};
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report over two runs, one of them with a long name, a loop and a tie."""
+    folder = tmp_path_factory.mktemp("report")
+    name = "my_package.drafters.long_module:make=checkpoints/a-very-long-folder-name"
+    apart = {"identical": False, "divergence": "tie"}
+    rows = [
+        *two_rollouts(name),
+        timed("a-rollout-with-a-rather-long-name-2", 0, "none", [0] * 4, (0, 9, 0.5, 0, 0.5), degenerate=True),
+        timed("a-rollout-with-a-rather-long-name-2", 0, name, [1], (1, 9, 0.5, 0, 0.5), k=3, **apart),
+    ]
+    runs = [write_run(folder / "plain", two_rollouts()), write_run(folder / "a-run-with-a-longer-name", rows)]
+    return write_report(runs, folder / "report.html")
+
+
+def inspect(report: Path, script: str, *, width: int, dark: bool, library: str = "") -> dict[str, Any]:
+    """What `script` leaves in `found` on the page, shown in a frame, because a window has a least width."""
+    tell = "parent.document.body.dataset.found = JSON.stringify(found);"
+    code = f"{library}\n(async () => {{ let found; {script}\n{tell} }})();"
+    page = report.read_text(encoding="utf-8")
+    page = page.replace("</body>", f"<script>{code}</script></body>")
+    frame = f'<iframe style="width:{width}px;height:900px;border:0" srcdoc="{html.escape(page)}"></iframe>'
+    shown = report.with_name(f"frame-{width}-{dark}.html")
+    shown.write_text(f"<!doctype html><body>{frame}</body>", encoding="utf-8")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--virtual-time-budget=20000"]
+    done = subprocess.run(
+        [str(BROWSER), *flags, scheme, f"--user-data-dir={report.parent / 'profile'}", "--dump-dom", shown.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    left = re.search(r'data-found="([^"]*)"', done.stdout)
+    assert left, f"the page's script did not finish: {done.stderr[-500:]}"
+    value: dict[str, Any] = json.loads(html.unescape(left[1]))
+    return value
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_page_fits_reads_and_sorts(report: Path, width: int, dark: bool) -> None:
+    """Fails if the page scrolls sideways, figure text is under 8 px, headings overlap, or sorting does nothing."""
+    found = inspect(report, _LAYOUT, width=width, dark=dark)
+    assert found["width"] == width and found["scroll"] <= width
+    assert (found["wide"], found["small"], found["apart"]) == ([], [], [])
+    assert found["page"] == ("rgb(22, 24, 29)" if dark else "rgb(255, 255, 255)")
+    assert found["ink"] == ("rgb(232, 234, 238)" if dark else "rgb(29, 33, 39)")
+    assert found["up"] == [sorted(found["before"]), "ascending"]
+    assert found["down"] == [sorted(found["before"], reverse=True), "descending"]
+
+
+@pytest.mark.skipif(not AXE, reason="AGENTBENCH_SPEC_AXE names no axe.min.js (npm install axe-core)")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing(report: Path, width: int, dark: bool) -> None:
+    """Fails with the rule and the element that breaks it."""
+    found = inspect(report, _AXE, width=width, dark=dark, library=Path(str(AXE)).read_text(encoding="utf-8"))
+    assert found["violations"] == [] and found["passes"] > 20

@@ -1,0 +1,256 @@
+"""`reproduce` and `compare` from end to end on a tiny model: run, reuse, refuse, lay out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from localmodel import save_rollouts, session
+from runkit import call
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.paper import published
+from agentbench_spec.presets import load_presets
+from agentbench_spec.reproduce import Request, plan
+from agentbench_spec.runfolder import read_run
+from agentbench_spec.throughput_rows import by_pass, read_rows
+
+PRESETS = """
+[settings]
+[stated]
+"decode.k" = "K = 3"
+[open]
+"decode.temperature" = "not stated"
+[checkpoints]
+[embedded]
+target = "{target}"
+drafters = ["ngram"]
+orientation = "Qwen3-4B"
+[embedded.settings]
+"decode.k" = 3
+"decode.max_new_tokens" = 12
+"target.fast_linears" = false
+[table3]
+title = "agents"
+drafters = ["dspark", "dlite"]
+figures = ["speedup", "tau_raw", "tau"]
+[[table3.embedded]]
+title = "BFCL-v3"
+workload = "{rollouts}"
+[[table3.embedded]]
+title = "SWE-Bench"
+workload = "swe_bench"
+options = {{ data = "/no/such/file.jsonl", window_tokens = 0 }}
+[table4]
+title = "throughput"
+drafters = ["dlite"]
+figures = ["tokens_per_s", "speedup", "tau_raw"]
+[table4.embedded_throughput]
+concurrency = [1, 4]
+requests_per_row = 0
+requests_least = 6
+[[table4.embedded]]
+title = "Alpaca"
+workload = "{rollouts}"
+standin = false
+"""
+
+
+@pytest.fixture(scope="module")
+def presets(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A presets file for the tiny model and six rollouts of two turns."""
+    folder = tmp_path_factory.mktemp("presets")
+    rollouts = save_rollouts(folder / "six.jsonl", *(session(f"s{i}", 2, pad=10 * i) for i in range(6)))
+    path = folder / "presets.toml"
+    path.write_text(PRESETS.format(target=tiny, rollouts=rollouts), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(presets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results folder with table 3 in it."""
+    folder = tmp_path_factory.mktemp("results")
+    assert call("reproduce", "table3", "--embedded", "--presets", presets, "--results", folder).code == 0
+    return folder
+
+
+def test_table3_shows_what_ran_and_what_did_not(results: Path, presets: Path) -> None:
+    """Fails if a drafter without checkpoint or column without data is dropped in silence, or the title not honest."""
+    (folder,) = results.glob("table3-*")
+    text = (folder / "table3.md").read_text("utf-8")
+    assert "in form only" in text and "/no/such/file.jsonl" in text
+    read = pd.read_csv(folder / "table3.csv").set_index(["drafter", "figure", "column"])
+    for name in ("dspark", "dlite"):
+        assert read.loc[(name, "tau_raw", "BFCL-v3")]["missing"] == "no checkpoint"
+    measured = read.loc[("ngram", "tau_raw", "BFCL-v3")]
+    assert measured["pooled"] >= 1 and measured["low"] <= measured["pooled"] <= measured["high"]
+    assert set(read["verdict"]) == {"unknown"}
+    assert read.loc[("dlite", "speedup", "BFCL-v3")]["paper"] == 2.37
+    record = json.loads((folder / "table3.json").read_text("utf-8"))
+    assert record["comparable"] is False and len(record["runs"]) == 1
+    assert record["settings"][0].startswith("offline form of table3, none of the paper's data: decode.k=3")
+
+
+def test_a_second_call_reuses_the_run_and_prints_the_same(results: Path, presets: Path, tmp_path: Path) -> None:
+    """Fails if a finished run is measured again, or a table from the same rows differs in one byte."""
+    (folder,) = results.glob("table3-*")
+    before = files_in(folder)
+    done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", results, "-o", tmp_path)
+    assert "reusing" in done.err
+    after = files_in(tmp_path)
+    assert before == after
+    endings = {Path(name).suffix for name in after}
+    assert endings == {".csv", ".md", ".tex", ".parquet", ".json", ".html", ".svg", ".png"}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_page_holds_the_table(results: Path) -> None:
+    """Fails if the page shows the runs and not the table they were made for, or the paper's line cannot be told."""
+    (folder,) = results.glob("table3-*")
+    page = (folder / "table3.html").read_text("utf-8")
+    assert "in form only" in page and "DLite, paper, Qwen3-4B" in page and "no checkpoint" in page
+
+
+def test_other_data_under_the_same_settings_is_refused(results: Path, presets: Path, tmp_path: Path) -> None:
+    """Fails if rows of yesterday's rollouts are sold as today's."""
+    kept = shutil.copytree(results, tmp_path / "results")
+    (manifest,) = kept.glob("runs/*/manifest.json")
+    tree = json.loads(manifest.read_text("utf-8"))
+    tree["data"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(tree), "utf-8")
+    done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", kept)
+    assert done.code == 2 and "other data" in done.error
+
+
+def test_a_killed_run_is_continued(results: Path, presets: Path, tmp_path: Path) -> None:
+    """Fails if a table starts a half-finished run anew or refuses it."""
+    kept = shutil.copytree(results, tmp_path / "results")
+    (run,) = kept.glob("runs/*")
+    whole = read_run(run)[1]
+    tree = json.loads((run / "manifest.json").read_text("utf-8"))
+    del tree["finished"]
+    (run / "manifest.json").write_text(json.dumps(tree), "utf-8")
+    lines = (run / "rollouts.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (run / "rollouts.jsonl").write_text("".join(lines[:4]), "utf-8")
+    done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", kept)
+    assert done.code == 0 and "reusing" not in done.err
+    again = read_run(run)[1]
+    assert [(r.rollout, r.turn, r.drafter, r.output_ids) for r in again] == [
+        (r.rollout, r.turn, r.drafter, r.output_ids) for r in whole
+    ]
+    assert [r.decode_s for r in again[:8]] == [r.decode_s for r in whole[:8]]
+
+
+def test_table4_serves_more_at_concurrency_4(presets: Path, tmp_path: Path) -> None:
+    """Fails if four rows take as many steps as one, an output changes with its neighbours, or the run is not reused."""
+    arguments = ("reproduce", "table4", "--embedded", "--presets", presets, "--results", tmp_path)
+    done = call(*arguments)
+    assert done.code == 0
+    (run,) = map(Path, done.last["runs"])
+    rows = by_pass(read_rows(run))
+    assert set(rows) == {(d, c) for d in ("none", "ngram") for c in (1, 4)}
+    for drafter in ("none", "ngram"):
+        one, four = rows[drafter, 1], rows[drafter, 4]
+        assert one.steps is not None and four.steps is not None and four.steps < one.steps / 2
+        assert one.turns == four.turns == 12 and one.outputs == four.outputs == rows["none", 1].outputs
+        assert four.busy_rows is not None and four.busy_rows > 2
+    assert rows["ngram", 1].rounds == rows["ngram", 4].rounds
+    (folder,) = tmp_path.glob("table4-*")
+    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in (folder / "table4.html").read_text()
+    read = pd.read_csv(folder / "table4.csv").set_index(["drafter", "figure", "column"])
+    row = rows["ngram", 4]
+    assert row.emitted is not None and row.decode_s is not None
+    assert read.loc[("ngram", "tokens_per_s", "concurrency 4")]["pooled"] == pytest.approx(row.emitted / row.decode_s)
+    assert read.loc[("dlite", "tau_raw", "concurrency 4")]["missing"] == "no checkpoint"
+    again = call(*arguments)
+    assert again.code == 0 and "reusing" in again.err
+
+
+def test_tables_of_trained_variants_say_what_to_train() -> None:
+    """Fails if table 5 or figure 5 pretends, or the reader is not told the commands."""
+    for name in ("table5", "figure5"):
+        done = call("reproduce", name)
+        assert done.code == 2
+        assert "agentbench-spec train dlite" in done.error and "agentbench-spec run" in done.error
+    assert "table1, table2" in call("reproduce", "table7").error
+
+
+def test_presets_name_workloads_and_cells_of_the_paper() -> None:
+    """Fails if a column of tables 2 to 4 names no workload of the paper, or a shipped setting is unknown."""
+    presets = load_presets()
+    for name, cells in (("table2", "speedup"), ("table3", "speedup")):
+        for column in presets.tables[name].columns:  # type: ignore[index]
+            for drafter in presets.tables[name].drafters:  # type: ignore[index]
+                for target in ("Qwen3-4B", "Qwen3-8B"):
+                    assert published(name, target, column.paper_workload, drafter, cells)  # type: ignore[arg-type]
+    for name in presets.tables:
+        assert any(line.startswith("left open by the paper: ") for line in plan(name, Request()).settings_lines)
+        for embedded in (False, True):
+            wanted = plan(name, Request(embedded=embedded))
+            assert wanted.columns and wanted.comparable is not embedded
+            assert all(config.decode.k == 7 and config.decode.temperature == 0 for _, config in wanted.columns)
+
+
+def test_columns_of_a_table_can_share_it() -> None:
+    """Fails if a preset runs two columns under conditions that the table then refuses to hold together."""
+    for name in load_presets().tables:
+        for embedded in (False, True):
+            configs = [config for _, config in plan(name, Request(embedded=embedded)).columns]
+            assert len({(config.decode, config.replay, config.measure) for config in configs}) == 1
+
+
+def test_what_differs_from_the_presets_costs_the_verdict() -> None:
+    """Fails if a verdict against the paper is given under other settings, or for another model."""
+    same = plan("table3", Request(drafters=["dlite=mine"], assignments=["target.device=cpu"]))
+    assert same.comparable and same.missing == {}
+    assert "dlite=mine" in same.columns[0][1].drafters
+    for request in (
+        Request(limit=3),
+        Request(assignments=["decode.k=5"]),
+        Request(target="Qwen/Qwen3-14B", drafters=["ngram"]),
+    ):
+        assert not plan("table3", request).comparable
+    assert plan("table3", Request(limit=3)).changed[0].startswith("workload.limit (100 -> 3)")
+    assert plan("table3", Request(target="Qwen/Qwen3-14B")).missing["dlite"] == "no checkpoint"
+
+
+def test_nothing_to_run_is_an_error() -> None:
+    """Fails if a table without a single drafter is loaded, run and printed empty."""
+    done = call("reproduce", "table3", "--target", "some/model")
+    assert done.code == 2 and "no drafter has a checkpoint" in done.error
+    with pytest.raises(ConfigError, match="concurrency: expected 1 or more"):
+        plan("table4", Request(concurrency=[0]))
+    assert "whole numbers" in call("reproduce", "table4", "--concurrency", "1,x").error
+
+
+def test_export_of_a_run(results: Path, tmp_path: Path) -> None:
+    """Fails if a run's own table cannot be had as data, or an unknown ending writes something."""
+    (run,) = results.glob("runs/*")
+    for ending in ("csv", "parquet", "md", "tex"):
+        assert call("export", run, "-o", tmp_path / f"table.{ending}").code == 0
+    read = pd.read_csv(tmp_path / "table.csv")
+    assert list(read["drafter"]) == ["none", "ngram"] and read["tau"][0] == 1.0
+    assert pd.read_parquet(tmp_path / "table.parquet")["turns"].tolist() == read["turns"].tolist()
+    assert ".parquet" in call("export", run, "-o", tmp_path / "table.docx").error
+
+
+def test_compare_on_two_runs(results: Path, tmp_path: Path) -> None:
+    """Fails if a run differs from itself, or a changed row goes unseen by the exit code."""
+    (run,) = results.glob("runs/*")
+    same = call("compare", run, run)
+    assert same.code == 0 and same.last["regressions"] == []
+    worse = shutil.copytree(run, tmp_path / "worse")
+    lines = [json.loads(line) for line in (worse / "turns.jsonl").read_text("utf-8").splitlines()]
+    for line in lines:
+        if line["drafter"] == "ngram" and line["decode_s"]:
+            line["decode_s"] *= 3
+    (worse / "turns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    done = call("compare", run, worse)
+    assert done.code == 1 and any("speedup" in line for line in done.last["regressions"])
