@@ -100,13 +100,17 @@ class CodingSessions:
 
 
 def _listed(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(place, case) of each case that the document {"cases": [...]} lists."""
+    """(place, case) of each case in {"cases": [...]}, or in a file that is the list alone."""
     for found in importing.read_rows(file):
         if not isinstance(found, importing.Row):
             raise ConfigError(str(found))
-        if not isinstance(found.value, dict) or not isinstance(found.value.get("id"), str) or found.alone:
-            raise ConfigError(f'{file}: expected {{"cases": [...]}} with an id in each case')
-        yield found.number, found.value
+        value = found.value
+        inside = value.get("cases") if found.alone and isinstance(value, dict) else None
+        rows = enumerate(inside, 1) if isinstance(inside, list) else [(found.number, value)]
+        for row, case in rows:
+            if not isinstance(case, dict) or not isinstance(case.get("id"), str):
+                raise ConfigError(f'{file}: expected {{"cases": [...]}} with an id in each case')
+            yield row, case
 
 
 def _longest(cases: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:

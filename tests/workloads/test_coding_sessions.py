@@ -52,6 +52,8 @@ def test_the_longest_case_of_each_session(tmp_path: Path) -> None:
     assert made["a3"].source["row"] == 2
     assert [r.id for r in load_workload("coding_sessions", data=path, source="claude-code").rollouts()] == ["b2"]
     assert len(list(load_workload("coding_sessions", data=path, cases="all").rollouts())) == 3
+    path.write_text(json.dumps([case("c1", "c", 1)]), encoding="utf-8")
+    assert [r.id for r in load_workload("coding_sessions", data=path).rollouts()] == ["c1"], "a file that is the list"
     assert_renders(made["b2"])
 
 
