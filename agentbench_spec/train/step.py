@@ -80,7 +80,7 @@ class Step(nn.Module):
         weights = block_weights(example.supervised, anchors, decay)
         prediction = trainee.predict(example.sample, anchors)
         taught = None
-        if factors.get("kl"):
+        if "kl" in factors:
             with torch.no_grad():
                 taught = trainee.teach(example.sample, anchors)
         rows = self._rows(example, anchors, weights)

@@ -90,7 +90,9 @@ class Packed:
         near = folded @ keys.transpose(2, 3)
         if self._own is not None:
             near = near.masked_fill(~self._own[:, None, None], -torch.inf)
-        weights = torch.cat((far, near), -1).float().softmax(-1).to(values.dtype)
+        scores = torch.cat((far, near), -1)
+        wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        weights = wide.softmax(-1).to(values.dtype)
         seen = far_keys.shape[1]
         from_far = weights[..., :seen].transpose(0, 1).flatten(1, 2) @ far_values
         mixed = from_far.view(kv_heads, blocks, -1, d).transpose(0, 1) + weights[..., seen:] @ values
