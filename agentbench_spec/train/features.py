@@ -115,20 +115,24 @@ class _Plan:
     """Where the parts of each text lie in the file of states, in positions."""
 
     ranges: list[list[tuple[int, int]]]
+    kept: list[int]
+    """Positions of each text that the one before it has already."""
     positions: int
 
 
 def _plan(texts: Sequence[Text]) -> _Plan:
     ranges: list[list[tuple[int, int]]] = []
+    shares = []
     written = 0
     before: tuple[int, ...] = ()
     for text in texts:
         kept = common_prefix(before, text.input_ids)
         shared = _first(ranges[-1], kept) if ranges else []
         new = len(text.input_ids) - kept
+        shares.append(kept)
         ranges.append([*shared, *([(written, written + new)] if new else [])])
         written, before = written + new, text.input_ids
-    return _Plan(ranges, written)
+    return _Plan(ranges, shares, written)
 
 
 def _first(ranges: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:
@@ -165,10 +169,9 @@ def build_cache(
     )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "states.bin").open("wb") as states, (folder / "greedy.bin").open("wb") as greedy:
-        for text, ranges in zip(tqdm(texts, desc="features", unit="text"), plan.ranges, strict=True):
+        for text, kept in zip(tqdm(texts, desc="features", unit="text"), plan.kept, strict=True):
             found = extractor(text)
-            new = ranges[-1][1] - ranges[-1][0] if ranges else 0
-            states.write(_bytes(_stored(extractor, len(text.input_ids) - new, dtype, text.id)))
+            states.write(_bytes(_stored(extractor, kept, dtype, text.id)))
             greedy.write(_bytes(found.greedy.to(torch.int32)))
     described = {"digest": digest, "taps": taps, "hidden": info.hidden_size, "dtype": str(dtype), "ranges": plan.ranges}
     index.write_text(json.dumps({**described, "lengths": [len(text.input_ids) for text in texts]}), "utf-8")

@@ -36,7 +36,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @cache
 def language() -> tuple[Target, list[Text], list[list[int]]]:
     """The target, 100 texts it sampled, and prompts to measure on."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(LANGUAGE, dtype=torch.float32).eval().requires_grad_(False)
+    model = (
+        transformers.AutoModelForCausalLM.from_pretrained(LANGUAGE, dtype=torch.float32).eval().requires_grad_(False)
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         starts = torch.randint(3, 150, (100, 2))
@@ -61,13 +63,13 @@ def tau(name: str, checkpoint: Path) -> float:
 
 @pytest.mark.parametrize("name", list(OPTIONS))
 def test_a_short_training_raises_tau(name: str, tmp_path: Path) -> None:
-    """Random weights give about 1.0; 250 steps gave 1.9 to 2.7 when this was written. Fails if nothing is learnt."""
+    """Random weights give about 1.0; 200 steps gave 1.8 to 2.5 when this was written. Fails if nothing is learnt."""
     target, texts, _ = language()
     trainee = kit.make_trainee(name, target, texts, torch.float32, **OPTIONS[name])
     extractor = Extractor(target, trainee.hidden_layers)
     build_cache(tmp_path / "features", texts, extractor, torch.float32, say=lambda text: None)
     data = Data(texts, Cached(tmp_path / "features", trainee.hidden_layers))
-    settings = kit.config(steps=250, anchors=16, save_every=10_000, checkpoint_dtype="float32", learning_rate=1e-2)
+    settings = kit.config(steps=200, anchors=12, save_every=10_000, checkpoint_dtype="float32", learning_rate=1e-2)
     trainer = Trainer(kit.step_of(trainee, target), settings, data, tmp_path, World())
     trainee.write(tmp_path, trainee.phases[-1], trainee.state_dict())
     untrained = tau(name, tmp_path)

@@ -51,7 +51,9 @@ def test_every_anchor_is_as_likely_as_any_other() -> None:
 
 def test_position_weights_divide_by_gamma() -> None:
     """Fails for exp(-(i-1) * gamma), the misprint that trains the first token only."""
-    assert position_weights(7, 4.0) == pytest.approx((1, 0.778801, 0.606531, 0.472367, 0.367879, 0.286505, 0.223130), rel=1e-5)
+    assert position_weights(7, 4.0) == pytest.approx(
+        (1, 0.778801, 0.606531, 0.472367, 0.367879, 0.286505, 0.223130), rel=1e-5
+    )
     assert position_weights(3, None) == position_weights(3, 0) == (1, 1, 1)
 
 
@@ -68,7 +70,7 @@ WEIGHTS = torch.tensor([1.0, 3.0])
 
 
 def test_forward_kl_example_of_the_specification() -> None:
-    """Both rows have logits one apart, so KL = (2 sigma(1) - 1) * 1; total 2.5 times the weighted mean, denominator 4."""
+    """Both rows have logits one apart, so KL = 2 sigma(1) - 1; total 2.5 times the weighted mean, denominator 4."""
     found = row_losses(["kl"], RowInputs(STUDENT, torch.zeros(2, dtype=torch.int64), teacher=TEACHER))["kl"]
     each = 2 / (1 + math.exp(-1)) - 1
     assert found.tolist() == pytest.approx([each, each])

@@ -51,7 +51,13 @@ def written_texts(target: Target, count: int, *, prompt: int = 4, new: int = 36,
 
 
 def make_trainee(
-    name: str, target: Target, texts: Sequence[Text], dtype: torch.dtype = torch.float64, *, seed: int = 1, **options: Any
+    name: str,
+    target: Target,
+    texts: Sequence[Text],
+    dtype: torch.dtype = torch.float64,
+    *,
+    seed: int = 1,
+    **options: Any,
 ) -> Trainee:
     """The small trainee `name` for a target; options change or add to SMALL."""
     counts = token_counts(texts, target.info.vocab_size)
