@@ -27,7 +27,7 @@ class Example:
     supervised: Tensor
     """[T + K] bool."""
     final: Tensor
-    """[T, H]: input of the target's head, in the target's type."""
+    """[T, H]: input of the target's head; a cache may hold it in a shorter type than the target's."""
     greedy: Tensor
     """[T] int64: the target's choice for the next position, -1 where not needed."""
 
@@ -139,7 +139,7 @@ class Step(nn.Module):
         target = teacher = None
         with torch.no_grad():
             if {"soft", "tv", "confidence"} & set(names):
-                target = self._restricted(self._target.lm_head(example.final[part.before]))
+                target = self._restricted(self._target.lm_head(example.final[part.before].to(self._target.dtype)))
             if taught is not None:
                 teacher = taught.logits(taught.states.flatten(0, 1)[part.at])
         confidence = prediction.confidence(states) if prediction.confidence and "confidence" in names else None

@@ -67,7 +67,7 @@ def test_a_short_training_raises_tau(name: str, tmp_path: Path) -> None:
     target, texts, _ = language()
     trainee = kit.make_trainee(name, target, texts, torch.float32, **OPTIONS[name])
     extractor = Extractor(target, trainee.hidden_layers)
-    build_cache(tmp_path / "features", texts, extractor, torch.float32, say=lambda text: None)
+    build_cache(tmp_path / "features", texts, extractor, torch.float16, say=lambda text: None)
     data = Data(texts, Cached(tmp_path / "features", trainee.hidden_layers))
     settings = kit.config(steps=200, anchors=12, save_every=10_000, checkpoint_dtype="float32", learning_rate=1e-2)
     trainer = Trainer(kit.step_of(trainee, target), settings, data, tmp_path, World())

@@ -45,6 +45,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dlite", {"single_stage": True}),
     ("dlite", {"single_stage": True, "group": 2}),
     ("dlite", {"single_stage": True, "group": 3, "slots": 4}),
+    ("dlite", {"role": "teacher"}),
+    ("dlite", {"role": "teacher", "group": 3, "window": 4}),
     ("eagle3", {}),
     ("eagle3", {"draft_vocab_size": 64}),
 ]
@@ -102,7 +104,8 @@ def test_packed_forward_is_inference(name: str, options: dict[str, Any], target:
         packed = prediction.logits(prediction.states.flatten(0, 1)).unflatten(0, (len(anchors), trainee.k))
     trainee.write(tmp_path, trainee.phases[-1], trainee.state_dict())
     extra = {"verification": "rejection"} if name in ("dlite", "dflash") else {}
-    drafter = load_drafter(name, checkpoint=str(tmp_path), **extra)
+    loaded_as = "dlite_window" if "role" in options else name
+    drafter = load_drafter(loaded_as, checkpoint=str(tmp_path), **extra)
     kept = trainee.draft_ids if trainee.draft_ids is not None else torch.arange(kit.VOCAB)
     ids = example.sample.input_ids.tolist()
     assert anchors[0] == 1 and len(anchors) > 20
