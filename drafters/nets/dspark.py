@@ -58,7 +58,8 @@ class RnnMarkovHead(MarkovHead):
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
     def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        gate, candidate, output = self.joint_proj(torch.cat((state, previous, hidden), -1)).chunk(3, -1)
+        joint = self.joint_proj(torch.cat((state, previous, hidden), -1)).to(state.dtype)  # as in training: kept wide
+        gate, candidate, output = joint.chunk(3, -1)
         state = torch.lerp(torch.tanh(candidate), state, torch.sigmoid(gate))
         return state, torch.tanh(output)
 

@@ -189,3 +189,17 @@ def test_unknown_settings_and_options_are_named(target: Any) -> None:
         train_config("dlite", {}, {"step": 3}, {})
     with pytest.raises(ConfigError, match="has no option 'ranks'; did you mean 'rank'"):
         kit.make_trainee("dlite", target, kit.random_texts(1), ranks=3)
+
+
+@pytest.mark.parametrize("name", ["dflash", "dspark", "dlite", "eagle3"])
+def test_a_bfloat16_forward_keeps_float32_weights(name: str, target: Any, tmp_path: Path) -> None:
+    """Every stage runs under autocast, near the float32 loss; fails on a dtype clash or if masters lose precision."""
+    first = {}
+    for precision in ("float32", "bfloat16"):
+        trainer = trainer_in(tmp_path / precision, target, name, steps=8, precision=precision)
+        trainer.run()
+        rows = read_log(tmp_path / precision)
+        first[precision] = rows[0]["loss"]
+        assert all(parameter.dtype == torch.float32 for parameter in trainer.trainee.parameters())
+    assert first["bfloat16"] == pytest.approx(first["float32"], rel=0.02)
+    assert first["bfloat16"] != first["float32"]
