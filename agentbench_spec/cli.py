@@ -352,11 +352,11 @@ def compare(
 @app.command("list")
 @_command
 def list_() -> None:
-    """What is installed: drafters and workloads, and the package each comes from."""
+    """What is installed: drafters, workloads and trainers, and the package each comes from."""
     from agentbench_spec.plugins import Kind, available
 
     table = _table("kind", "name", "from")
-    kinds: tuple[Kind, ...] = ("drafter", "workload")
+    kinds: tuple[Kind, ...] = ("drafter", "workload", "trainer")
     found = {kind: available(kind) for kind in kinds}
     for kind, names in found.items():
         for name, origin in names.items():
@@ -459,6 +459,55 @@ def report(
     if figures:
         _say(f"{len(saved)} figure files in {figures}")
     _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
+
+
+@app.command()
+@_command
+def train(
+    drafter: Annotated[str, typer.Argument(help="Installed trainer, such as dlite, or module:factory.")],
+    data: Annotated[Path, typer.Option(help="Rollouts, conversations, or a token file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the checkpoint, the log and the state.")],
+    target: Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Texts to measure on while training.")] = None,
+    regenerate: Annotated[Path | None, typer.Option(help="Token file of the target's own replies.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Folder that keeps target features.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Texts per step.")] = None,
+    anchors: Annotated[int | None, typer.Option(help="Blocks per text and step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Texts are cut here.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, order and anchors.")] = None,
+    single_stage: Annotated[bool, typer.Option("--single-stage", help="DLite: no teacher.")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="A trainer option, key=value; repeatable.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A training setting, key=value; repeatable.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+) -> None:
+    """Train a drafter for a target and write it in its published layout."""
+    from agentbench_spec.config import parse_options
+    from agentbench_spec.train.config import train_config
+    from agentbench_spec.train.run import train as train_drafter
+
+    flags = {
+        "data": str(data),
+        "target": target,
+        "held_out": held_out and str(held_out),
+        "regenerate": regenerate and str(regenerate),
+        "features": features and str(features),
+        "steps": steps,
+        "batch": batch,
+        "anchors": anchors,
+        "learning_rate": lr,
+        "max_tokens": max_tokens,
+        "precision": precision,
+        "device": device,
+        "seed": seed,
+    }
+    options = parse_options(option or ()) | ({"single_stage": True} if single_stage else {})
+    settings = train_config(drafter, options, parse_options(set_ or ()), flags)
+    done = train_drafter(settings, out, resume=resume, say=lambda text: console.print(text, highlight=False))
+    _last_line(done)
 
 
 @rollouts_app.command("build")

@@ -1,8 +1,8 @@
-"""Find drafters and workloads by name. Built-in ones come through the same entry points as a third party's.
+"""Find drafters, workloads and trainers by name. Built-in ones come through the same entry points as a third party's.
 
 A name is one of
 
-- the name of an entry point in the group "agentbench_spec.drafters" or "agentbench_spec.workloads";
+- the name of an entry point in the group "agentbench_spec.drafters", ".workloads" or ".trainers";
 - "package.module:factory", for code that is importable but not installed under a name;
 - for drafters, either of these followed by "=ARG", which is short for the option `checkpoint=ARG`.
 
@@ -25,12 +25,17 @@ from agentbench_spec.errors import ConfigError, ContractError, unknown_name
 if TYPE_CHECKING:
     from agentbench_spec.drafting import Drafter
     from agentbench_spec.rollout import Workload
+    from agentbench_spec.train.interface import Setting, Trainee
 
-__all__ = ["Kind", "accepts", "available", "load_drafter", "load_workload"]
+__all__ = ["Kind", "accepts", "available", "load_drafter", "load_trainee", "load_workload"]
 
-Kind = Literal["drafter", "workload"]
+Kind = Literal["drafter", "workload", "trainer"]
 
-_GROUPS: dict[Kind, str] = {"drafter": "agentbench_spec.drafters", "workload": "agentbench_spec.workloads"}
+_GROUPS: dict[Kind, str] = {
+    "drafter": "agentbench_spec.drafters",
+    "workload": "agentbench_spec.workloads",
+    "trainer": "agentbench_spec.trainers",
+}
 _DRAFTER_METHODS = ("open", "observe", "propose", "truncate", "state_bytes")
 
 
@@ -67,6 +72,12 @@ def load_workload(name: str, /, **options: Any) -> Workload:
     """The workload called `name`, made with `options`. Raises as `load_drafter` does."""
     factory = _find("workload", name)
     return cast("Workload", _checked(factory, _make(factory, options), _lacks_as_workload))
+
+
+def load_trainee(name: str, setting: Setting, /, **options: Any) -> Trainee:
+    """What the trainer called `name` makes for `setting`, with `options`. Raises as `load_drafter` does."""
+    factory = _find("trainer", name)
+    return cast("Trainee", _checked(factory, _make(factory, {"setting": setting, **options}), _lacks_as_trainee))
 
 
 def _installed(kind: Kind) -> dict[str, list[EntryPoint]]:
@@ -201,3 +212,15 @@ def _lacks_as_drafter(made: Any) -> list[str]:
 def _lacks_as_workload(made: Any) -> list[str]:
     lacking = [] if isinstance(getattr(made, "name", None), str) else ["name (a string)"]
     return lacking + ([] if callable(getattr(made, "rollouts", None)) else ["rollouts()"])
+
+
+def _lacks_as_trainee(made: Any) -> list[str]:
+    from agentbench_spec.train.interface import Trainee
+
+    if not isinstance(made, Trainee):
+        return ["the base class Trainee"]
+    needed = ("name", "hidden_layers", "k", "position_weights", "phases")
+    lacking = [name for name in needed if not hasattr(made, name)]
+    return lacking + [
+        f"{name}()" for name in ("predict", "write") if getattr(type(made), name) is getattr(Trainee, name)
+    ]

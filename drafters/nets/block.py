@@ -114,7 +114,8 @@ class BlockNet(CrossNet):
     embed_tokens: nn.Module
     lm_head: nn.Module
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig, *, own_tables: bool = True) -> None:
+        """own_tables: False for a next-token draft stored without copies of the target's embedding and head."""
         geometry = config.geometry
         super().__init__(geometry)
         h = geometry.hidden_size
@@ -122,7 +123,7 @@ class BlockNet(CrossNet):
         self.context_kv_proj: nn.Module | None = None
         self.fc = nn.Linear(len(config.target_layer_ids) * h, h, bias=False)
         self.hidden_norm = RMSNorm(h, geometry.rms_norm_eps)
-        if config.family == "next-token":
+        if config.family == "next-token" and own_tables:
             self.embed_tokens = nn.Embedding(geometry.vocab_size, h)
             self.lm_head = nn.Linear(h, geometry.vocab_size, bias=False)
         self.markov_head: MarkovHead | None = None

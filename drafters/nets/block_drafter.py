@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
 from .block import BlockConfig, BlockNet
-from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
+from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly, tensor_names
 from .context import ContextCache
 from .qwen3 import Rotary
 from .yarn import stretched, target_yarn
@@ -58,10 +58,12 @@ class BlockDrafter(Drafter):
         )
         device, dtype, yarn = target.device, target.dtype, target_yarn(target.config)
         self.spec = stretched(self.spec, yarn)
+        stored = {self.rename(name) for name in tensor_names(self.checkpoint.fetch())}
+        self._own_tables = config.family == "next-token" and bool({"embed_tokens.weight", "lm_head.weight"} & stored)
         net = load_strictly(
             self.build, self.checkpoint, device=device, dtype=dtype, rename=self.rename, tolerated=_TOLERATED
         )
-        if config.family == "own-slot":
+        if not self._own_tables:
             net.embed_tokens, net.lm_head = target.embed_tokens, target.lm_head
         else:
             alias_frozen_copies(net, target)
@@ -75,7 +77,7 @@ class BlockDrafter(Drafter):
 
     def build(self) -> BlockNet:
         """The net, still empty, under the names `rename` gives the file's tensors."""
-        return BlockNet(self.config)
+        return BlockNet(self.config, own_tables=self._own_tables)
 
     def rename(self, name: str) -> str | None:
         """The net's name for a tensor of the file; None to skip it."""

@@ -99,6 +99,18 @@ def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
         yield from (_safetensors(path) if path.suffix == ".safetensors" else _pickle(path))
 
 
+def tensor_names(folder: Path) -> set[str]:
+    """The names of a checkpoint folder's tensors. Raises ConfigError as `tensors_of` does."""
+    names: set[str] = set()
+    for path in shard_paths(folder):
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                names.update(file.keys())
+        else:
+            names.update(name for name, _ in _pickle(path))
+    return names
+
+
 def shard_paths(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder. Raises ConfigError if there are none or a shard is missing."""
     found = next((name for name in _WEIGHTS if (folder / name).is_file()), None)

@@ -89,7 +89,8 @@ class SerialHead(nn.Module):
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """Take in one token: state [B, R], token [B] int64 -> state [B, R]."""
         embedded = self.prev_token_embedding(token)
-        gate, candidate = self.state_proj(torch.cat((state, embedded), -1)).chunk(2, -1)
+        joint = self.state_proj(torch.cat((state, embedded), -1)).to(state.dtype)  # under autocast the state stays wide
+        gate, candidate = joint.chunk(2, -1)
         return torch.lerp(torch.tanh(candidate), state, torch.sigmoid(gate))
 
     def hidden_part(self, hidden: Tensor) -> Tensor:

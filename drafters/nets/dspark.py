@@ -28,9 +28,14 @@ class MarkovHead(nn.Module):
         """State before the first position of a block: zeros [B, r], for hidden [B, ...] of any width."""
         return hidden.new_zeros(len(hidden), self.rank)
 
+    def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """One position: state [B, r], previous tokens' rows of W1 [B, r], hidden [B, H] -> state, W2's input."""
+        return state, previous
+
     def forward(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """One position: state [B, r], previous tokens' rows of W1 [B, r], hidden [B, H] -> state, bias [B, V]."""
-        return state, self.markov_w2(previous)
+        """One position, as `code` -> state [B, r], bias [B, V]."""
+        state, code = self.code(state, previous, hidden)
+        return state, self.markov_w2(code)
 
 
 class GatedMarkovHead(MarkovHead):
@@ -40,9 +45,9 @@ class GatedMarkovHead(MarkovHead):
         super().__init__(vocab_size, rank, hidden_size)
         self.gate_proj = nn.Linear(hidden_size + rank, rank)
 
-    def forward(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         gate = torch.sigmoid(self.gate_proj(torch.cat((hidden, previous), -1)))
-        return state, self.markov_w2(gate * previous)
+        return state, gate * previous
 
 
 class RnnMarkovHead(MarkovHead):
@@ -52,10 +57,11 @@ class RnnMarkovHead(MarkovHead):
         super().__init__(vocab_size, rank, hidden_size)
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
-    def forward(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        gate, candidate, output = self.joint_proj(torch.cat((state, previous, hidden), -1)).chunk(3, -1)
+    def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        joint = self.joint_proj(torch.cat((state, previous, hidden), -1)).to(state.dtype)  # as in training: kept wide
+        gate, candidate, output = joint.chunk(3, -1)
         state = torch.lerp(torch.tanh(candidate), state, torch.sigmoid(gate))
-        return state, self.markov_w2(torch.tanh(output))
+        return state, torch.tanh(output)
 
 
 _HEADS: dict[str, type[MarkovHead]] = {"vanilla": MarkovHead, "gated": GatedMarkovHead, "rnn": RnnMarkovHead}

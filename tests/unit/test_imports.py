@@ -117,8 +117,8 @@ def core_names_plugins(sources: Sources) -> list[str]:
 
 
 def drafters_import_too_much(sources: Sources) -> list[str]:
-    public = f"{CORE}.drafting"
-    return offences(sources, DRAFTERS, lambda f: f.inside(public) or f.inside(DRAFTERS) or not ours(f))
+    public = (f"{CORE}.drafting", f"{CORE}.train.interface")
+    return offences(sources, DRAFTERS, lambda f: any(map(f.inside, public)) or f.inside(DRAFTERS) or not ours(f))
 
 
 def workloads_import_too_much(sources: Sources) -> list[str]:
@@ -137,7 +137,12 @@ def engine_sees_drafters(sources: Sources) -> list[str]:
 
 def drafter_interface_sees_engine(sources: Sources) -> list[str]:
     """The other way round: what drafter authors import must not reach the target."""
-    return offences(sources, f"{CORE}.drafting", lambda f: not f.inside(CORE) or f.inside(f"{CORE}.errors"))
+    reached = (f"{CORE}.errors", f"{CORE}.drafting")
+    return [
+        line
+        for public in (f"{CORE}.drafting", f"{CORE}.train.interface")
+        for line in offences(sources, public, lambda f: not f.inside(CORE) or any(map(f.inside, reached)))
+    ]
 
 
 def something_imports_cli(sources: Sources) -> list[str]:
@@ -215,6 +220,8 @@ def test_house_keeps(rule: Callable[[Sources], list[str]]) -> None:
         (engine_sees_drafters, {"agentbench_spec.cache": "from .drafting import Span"}),
         (engine_sees_drafters, {"agentbench_spec.sampling": "import agentbench_spec.drafting"}),
         (drafter_interface_sees_engine, {"agentbench_spec.drafting": "from agentbench_spec.target import Target"}),
+        (drafters_import_too_much, {"agentbench_spec_drafters.training.new": "from agentbench_spec.train import step"}),
+        (drafter_interface_sees_engine, {"agentbench_spec.train.interface": "from agentbench_spec.train import step"}),
         (something_imports_cli, {"agentbench_spec.report": "from agentbench_spec import cli"}),
         (something_imports_cli, {"agentbench_spec_drafters.new": "from agentbench_spec.cli import app"}),
         (

@@ -1,0 +1,1 @@
+"""Training of drafters: anchors, losses, schedule, data, features, the loop. Public: `interface`."""

@@ -1,0 +1,184 @@
+"""What the trainees share: initial weights, lent tables, packed attention, the checkpoint writer.
+
+Axes as in qwen3.py; A anchors, b query rows of a block, m keys a block brings along, T text positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from agentbench_spec.drafting import ConfigError, TargetInfo
+from agentbench_spec.train.interface import Setting
+
+from ..nets.checkpoint import target_rope_theta
+
+INITIAL_STD = 0.02
+
+
+def initialise(net: nn.Module, setting: Setting) -> None:
+    """Give a net built on the meta device its weights: Hugging Face's standard start, in the trained dtype.
+
+    Matrices are normal with std 0.02, norms 1, biases 0. Torch's global generator is not used.
+    """
+    generator = setting.generator
+    net.to_empty(device="cpu").to(setting.dtype)
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            if weight.ndim > 1:
+                weight.copy_(torch.empty(weight.shape).normal_(0, INITIAL_STD, generator=generator))
+            else:
+                weight.fill_(0.0 if name.endswith("bias") else 1.0)
+    net.to(setting.target.device)
+
+
+def lend_tables(net: nn.Module, setting: Setting, *, head: bool) -> None:
+    """Give `net` the target's embedding, and with `head` its LM head, in the trained dtype; both stay the target's.
+
+    They replace modules of the net's own, and are hidden from its parameters and state dict.
+    """
+    target, dtype = setting.target, setting.dtype
+
+    def embed(ids: Tensor) -> Tensor:
+        return target.embed_tokens(ids).to(dtype)  # type: ignore[no-any-return]
+
+    _lend(net, "embed_tokens", embed)
+    if head:
+        _lend(net, "lm_head", _Head(target))
+
+
+def _lend(net: nn.Module, name: str, call: Callable[[Tensor], Tensor]) -> None:
+    net._modules.pop(name, None)
+    net.__dict__[name] = call
+
+
+class _Head:
+    """The target's head for states of any dtype; gradients pass through to the states."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        self._target = target
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return self._target.lm_head(states.to(self._target.dtype))  # type: ignore[no-any-return]
+
+
+class Packed:
+    """Memory of many blocks at once: shared keys of the text, of which each block sees its own part.
+
+    shared: keys and values [Nkv, T, d] of each layer; visible [A, T] bool; own [A, m] bool: which of the keys a block
+    brings along it may see, None: all.
+    """
+
+    def __init__(self, shared: Sequence[tuple[Tensor, Tensor]], visible: Tensor, own: Tensor | None = None) -> None:
+        self._shared, self._visible, self._own = shared, visible, own
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Queries [A, Nq, b, d] over the shared keys and the block's own keys, values [A, Nkv, m, d]."""
+        far_keys, far_values = self._shared[layer]
+        blocks, heads, rows, d = queries.shape
+        kv_heads = keys.shape[1]
+        folded = queries.reshape(blocks, kv_heads, -1, d) * d**-0.5
+        by_head = folded.transpose(0, 1).flatten(1, 2)
+        far = (by_head @ far_keys.transpose(1, 2)).view(kv_heads, blocks, folded.shape[2], -1).transpose(0, 1)
+        far = far.masked_fill(~self._visible[:, None, None], -torch.inf)
+        near = folded @ keys.transpose(2, 3)
+        if self._own is not None:
+            near = near.masked_fill(~self._own[:, None, None], -torch.inf)
+        scores = torch.cat((far, near), -1)
+        wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+        weights = wide.softmax(-1).to(values.dtype)
+        seen = far_keys.shape[1]
+        from_far = weights[..., :seen].transpose(0, 1).flatten(1, 2) @ far_values
+        mixed = from_far.view(kv_heads, blocks, -1, d).transpose(0, 1) + weights[..., seen:] @ values
+        return mixed.reshape(blocks, heads, rows, d)
+
+
+def ahead_of(ids: Tensor, anchors: Tensor, first: int, count: int) -> Tensor:
+    """Tokens at anchor + first .. anchor + first + count - 1: ids [T + K], anchors [A] -> [A, count]."""
+    at = anchors[:, None] + torch.arange(first, first + count, device=anchors.device)
+    return ids[at.clamp(min=0)]
+
+
+def base_config(target: TargetInfo, *, depth: int, intermediate_size: int | None) -> dict[str, Any]:
+    """The part of config.json that describes a Qwen3-style stack of `depth` layers with the target's sizes.
+
+    Raises ConfigError if the target's config does not say what a draft needs.
+    """
+    config = target.config
+    heads = getattr(config, "num_attention_heads", None)
+    theta = target_rope_theta(config)
+    if heads is None or theta is None:
+        raise ConfigError(f"target {target.name!r}: its config gives no number of heads or no rope base to train with")
+    return {
+        "model_type": "qwen3",
+        "hidden_size": target.hidden_size,
+        "intermediate_size": intermediate_size or config.intermediate_size,
+        "num_hidden_layers": depth,
+        "num_target_layers": target.num_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or target.hidden_size // heads,
+        "vocab_size": target.vocab_size,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
+        "max_position_embeddings": target.max_positions,
+        "layer_types": ["full_attention"] * depth,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": INITIAL_STD,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "target_model_name_or_path": target.name,
+    }
+
+
+def unused_token(setting: Setting, given: int | None) -> int:
+    """The mask's token id: the given one, else the highest id that is never supervised.
+
+    That is a padded row of the embedding where the target has some. Raises ConfigError if every id is in use or the
+    given one is no token.
+    """
+    vocab = setting.target.vocab_size
+    if given is not None:
+        if not 0 <= given < vocab:
+            raise ConfigError(f"mask_token_id {given} is not in 0..{vocab - 1}")
+        return given
+    unused = (setting.token_counts == 0).nonzero().flatten()
+    if not len(unused):
+        raise ConfigError("every token id is supervised in the data; choose mask_token_id yourself")
+    return int(unused[-1])
+
+
+def spread_layers(count: int, depth: int) -> list[int]:
+    """z-lab's default taps: `count` of `depth` target layers, from layer 1 to the last but two."""
+    if count == 1:
+        return [depth // 2]
+    ids = sorted({round(1 + i * (depth - 4) / (count - 1)) for i in range(count)})
+    if len(ids) != count or ids[0] < 0 or depth < 4:
+        raise ConfigError(f"{count} taps do not fit a target of {depth} layers; give target_layer_ids or fewer taps")
+    return ids
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json and model.safetensors, weights first, each through a temporary file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
+    named = {**config, "dtype": str(dtypes.pop()).removeprefix("torch.")} if len(dtypes) == 1 else dict(config)
+    partial = folder / ".model.safetensors.partial"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, {"format": "pt"})
+    partial.replace(folder / "model.safetensors")
+    text = folder / ".config.json.partial"
+    text.write_text(json.dumps(named, indent=2) + "\n", "utf-8")
+    text.replace(folder / "config.json")
+
+
+def under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of a state dict below `prefix`, which is taken off."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
