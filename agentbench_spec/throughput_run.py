@@ -113,7 +113,13 @@ class _Bench:
     def open(cls, config: RunConfig, plan: ThroughputPreset, rollouts: Sequence[Rollout], tell: Tell) -> _Bench:
         wanted = config.target
         tell(f"loading {wanted.source}")
-        loaded = models.load(wanted.source, dtype=wanted.dtype, device=wanted.device, revision=wanted.revision)
+        loaded = models.load(
+            wanted.source,
+            dtype=wanted.dtype,
+            device=wanted.device,
+            revision=wanted.revision,
+            rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
+        )
         if wanted.fast_linears:
             linear.accelerate(loaded.model, embedded.cache_root())
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
