@@ -1,4 +1,4 @@
-"""DLite's sliding-window variant, as the trainer writes it, keeps the drafter contract and a state that stops growing."""
+"""DLite's sliding-window variant, as the trainer writes it, keeps the contract and a state that stops growing."""
 
 from __future__ import annotations
 
