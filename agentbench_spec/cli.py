@@ -507,7 +507,8 @@ def train(
     options = parse_options(option or ()) | ({"single_stage": True} if single_stage else {})
     settings = train_config(drafter, options, parse_options(set_ or ()), flags)
     done = train_drafter(settings, out, resume=resume, say=lambda text: console.print(text, highlight=False))
-    _last_line(done)
+    if done["first"]:
+        _last_line({key: value for key, value in done.items() if key != "first"})
 
 
 @rollouts_app.command("build")

@@ -39,7 +39,7 @@ _MAY_DIFFER = ("device", "threads", "save_every", "evaluate_every", "rows_at_onc
 def train(
     config: TrainConfig, folder: Path, *, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train a drafter into `folder`; returns the last log row and where the checkpoint is.
+    """Train a drafter into `folder`; returns the last log row, where the checkpoint is, and if this is the first rank.
 
     Raises ConfigError for settings, data or a folder that cannot be used.
     """
@@ -48,6 +48,7 @@ def train(
     with joined_world(resolve_device(config.device)) as world:
         tell = say if world.first else _silent
         _check_folder(folder, resume)
+        _first_alone(world, lambda: None)  # no rank may write before all have looked
         if config.regenerate is not None:
             _first_alone(world, lambda: regenerate(config, Path(str(config.regenerate))))
         trainer = _prepare(config, folder, world, tell)
@@ -56,7 +57,7 @@ def train(
             trainer.resume()
             tell(f"resuming after {trainer.done} of {trainer.total} steps")
         trainer.run()
-        return {"folder": str(folder), "steps": trainer.done, **_last_row(folder)}
+        return {"first": world.first, "folder": str(folder), "steps": trainer.done, **_last_row(folder)}
 
 
 def _silent(_text: str) -> None:

@@ -87,7 +87,8 @@ class Trainer:
         state = load_state(self.folder, self.world.device)
         self.trainee.load_state_dict(state["trainee"])
         self.done = int(state["done"])
-        _cut_log(self.folder / LOG, self.done)
+        if self.world.first:
+            _cut_log(self.folder / LOG, self.done)
         if self.done < self.total and state["optimizer"] is not None:
             place = self.place
             if place.step:
