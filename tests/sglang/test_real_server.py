@@ -18,7 +18,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "unit")]
 
 from localmodel import save_rollouts, session  # noqa: E402
-from tiny import save_checkpoint, save_draft, save_target  # noqa: E402
+from served_models import save_checkpoint, save_draft, save_target  # noqa: E402
 
 from agentbench_spec.backends.client import Ask, Client  # noqa: E402
 from agentbench_spec.backends.launch import launchable, launched  # noqa: E402
