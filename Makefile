@@ -5,7 +5,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-DEMO_OUT ?= results/demo
 
 .PHONY: setup demo test slow check clean
 
@@ -25,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	rm -rf $(DEMO_OUT)
-	$(BIN)/agentbench-spec run --config examples/demo.toml --out $(DEMO_OUT)
+	rm -rf results/demo
+	$(BIN)/agentbench-spec run --config examples/demo.toml --out results/demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

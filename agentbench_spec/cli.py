@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
@@ -198,7 +198,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
-    from agentbench_spec.run import reasons
+    from agentbench_spec.run import failed_drafters, reasons
     from agentbench_spec.summary import render, summary_dict
 
     for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
@@ -224,7 +224,10 @@ def _show(done: Outcome | ServedRun) -> None:
         _say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
     if not done.measured:
         _say("not one turn could be decoded", "red", "void: ")
-    if done.lossless is False or not done.measured:
+    failed = failed_drafters(done.rows) if done.measured else []
+    for name in failed:
+        _say(f"{name}: every turn failed", "red", "void: ")
+    if done.lossless is False or not done.measured or failed:
         raise typer.Exit(1)
 
 
@@ -319,6 +322,7 @@ def export(
     from agentbench_spec.summary import summarise
 
     manifest, rows = read_run(run)
+    _warn_unfinished(run, manifest)
     counting = manifest.get("settings", {}).get("measure", {})
     summary = summarise(
         rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
@@ -326,6 +330,11 @@ def export(
     file = write_summary(summary, run.resolve().name, out)
     _say(f"written: {file}")
     _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
+
+
+def _warn_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
+    if "finished" not in manifest:
+        _say(f"{folder} was not finished: rows are missing", "yellow", "warning: ")
 
 
 @app.command()
@@ -340,7 +349,10 @@ def compare(
     from agentbench_spec.compare import compare_runs, comparison_sheet
     from agentbench_spec.runfolder import read_run
 
-    found = compare_runs(read_run(old), read_run(new), tolerance=tolerance, seed=seed)
+    before, after = read_run(old), read_run(new)
+    _warn_unfinished(old, before[0])
+    _warn_unfinished(new, after[0])
+    found = compare_runs(before, after, tolerance=tolerance, seed=seed)
     _print_sheet(comparison_sheet(found))
     for line in found.regressions:
         _say(line, "red", "fell: ")

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -238,13 +239,22 @@ class SequenceDrafter(Drafter):
                 raise ContractError(f"{self.spec.name}: anchor of row {row} is at {at}, text has {len(text)} tokens")
             text.append(token)
             try:
-                guesses.append(list(self.propose_one(row, text, k))[:k] if k else [])
+                guesses.append(self._whole(self.propose_one(row, text, k))[:k] if k else [])
             finally:
                 text.pop()
         count = torch.tensor([len(g) for g in guesses])
         width = int(count.max())
         ids = torch.tensor([g + [0] * (width - len(g)) for g in guesses], dtype=torch.int64).view(len(guesses), width)
         return Proposal(ids=ids.to(anchor.device), count=count)
+
+    def _whole(self, guess: Sequence[int]) -> list[int]:
+        """The guess, if it is a list of whole numbers; a float would silently become another token."""
+        try:
+            return [index(token) for token in guess]
+        except TypeError as error:
+            raise ContractError(
+                f"{self.spec.name}: propose_one must return token ids (whole numbers): {error}"
+            ) from None
 
     def truncate(self, row: int, length: int) -> None:
         if length < len(self._texts[row]):

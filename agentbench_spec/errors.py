@@ -35,5 +35,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
     return ConfigError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known) or 'none installed'}")

@@ -1,4 +1,4 @@
-"""Speculative decoding of one turn. This file is the whole loop; it is the only one that sees target and drafter act.
+"""Speculative decoding of one turn. This file is the whole loop, for every method, the baseline included.
 
 anchor ──► propose ──► verify ──► accept ──► observe ──┐
   ▲        k guesses   one target  longest   the drafter │
@@ -9,7 +9,7 @@ anchor ──► propose ──► verify ──► accept ──► observe ─
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -183,23 +183,33 @@ def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Tar
 
     Raises ContractError naming the clause that is broken.
     """
-    ids, probs, count = proposal.ids, proposal.probs, proposal.count
-    known = count is not None and count.device.type == "cpu" and tuple(count.shape) == (rows,)
-    clauses = {
-        "ids must be int64": ids.dtype == torch.int64,
-        f"ids must be [{rows}, 0..{k}]": ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k,
-        "probs must be [B, k, V] like ids and the target's vocabulary": probs is None
-        or tuple(probs.shape) == (*ids.shape, target.info.vocab_size),
-        "probs must be float32: rounded ones are not what was drawn from": probs is None
-        or probs.dtype in (torch.float32, torch.float64),
-        f"count must be [{rows}]": count is None or tuple(count.shape) == (rows,),
-        "it counts tokens that are not among its ids": not known
-        or (count is not None and int(count.min()) >= 0 and int(count.max()) <= ids.shape[-1]),
-    }
-    for clause, kept in clauses.items():
+    if not isinstance(proposal, Proposal):
+        raise ContractError(
+            f"drafter {drafter.spec.name!r}: propose returned {type(proposal).__name__}, not a Proposal"
+        )
+    for kept, clause in _clauses(proposal, rows, k, target.info.vocab_size):
         if not kept:
+            ids = proposal.ids
             raise ContractError(f"drafter {drafter.spec.name!r} proposed ids {tuple(ids.shape)} {ids.dtype}: {clause}")
     return proposal
+
+
+def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator[tuple[bool, str]]:
+    """(is it kept, in words) for each clause; a later one may rely on the earlier ones."""
+    ids, probs, count = proposal.ids, proposal.probs, proposal.count
+    yield ids.dtype == torch.int64, "ids must be int64"
+    yield ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k, f"ids must be [{rows}, 0..{k}]"
+    if probs is not None:
+        fits = tuple(probs.shape) == (*ids.shape, vocab_size)
+        yield fits, "probs must be [B, k, V] like ids and the target's vocabulary"
+        exact = probs.dtype in (torch.float32, torch.float64)
+        yield exact, "probs must be float32 (or float64): rounded ones are not what was drawn from"
+    if count is not None:
+        yield tuple(count.shape) == (rows,), f"count must be [{rows}]"
+        yield not count.is_floating_point(), "count must be whole numbers"
+        if count.device.type == "cpu":
+            within = int(count.min()) >= 0 and int(count.max()) <= ids.shape[1]
+            yield within, "it counts tokens that are not among its ids"
 
 
 def trimmed(proposal: Proposal, live: Sequence[bool]) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -89,7 +89,11 @@ class Replayer:
         """Told what is about to be done, outside every clock; for a progress bar."""
 
     def replay(self, rollout: Rollout) -> Iterator[Measured]:
-        """Each turn's rows, all drafters together. A fault ends at most this rollout, as a row that says so."""
+        """Each turn's rows, all drafters together.
+
+        A fault of the target or the text ends this rollout, one of a drafter that drafter's part in it: the rows from
+        there on carry the error.
+        """
         session = Session(self.target, self.drafters, chunk_tokens=self.conditions.chunk_tokens)
         said: Rollout = rollout
         expected: list[int] = []
@@ -117,7 +121,7 @@ class Replayer:
                 expected = [*prompt, *reply]
 
     def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
-        """Decode a few tokens with one drafter, at the shapes of the run; nothing is kept.
+        """Decode a few tokens with one drafter, at the shapes of the run; the session keeps the prompt, no row is made.
 
         Nothing stops the decoding early: a turn that ended on its first token would leave the drafter cold. Raises
         what the drafter raises.

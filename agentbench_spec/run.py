@@ -60,6 +60,13 @@ class Outcome:
         return any(row.status == "ok" for row in self.rows)
 
 
+def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
+    """Drafters of which not one turn was decoded, because they failed."""
+    rows = list(rows)
+    ok = {row.drafter for row in rows if row.status == "ok"}
+    return sorted({row.drafter for row in rows if row.status == "error"} - ok)
+
+
 def lossless(summary: Summary) -> bool | None:
     """False if any drafter's output is an error, None if none was compared with the baseline (sampling, no drafter)."""
     found = [own.losslessness for own in summary.drafters if own.drafter != BASELINE and own.losslessness.compared]

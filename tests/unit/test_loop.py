@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.contract_sampling import chi_square
-from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span, TargetInfo
+from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, SequenceDrafter, Span, TargetInfo
 from agentbench_spec.errors import ContractError, MeasurementError
-from agentbench_spec.loop import Limits, Turn, decode
+from agentbench_spec.loop import Limits, Turn, checked, decode
 from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, probabilities
 from agentbench_spec.target import Target
 from agentbench_spec.testing import (
@@ -385,3 +385,31 @@ def test_sampled_pairs_follow_the_target_whatever_counts() -> None:
     lengths = [row % 3 for row in range(64)]
     assert chi_square(*sampled_pairs(Drawing(lengths), 120)) > 1e-3
     assert chi_square(*sampled_pairs(Misreporting(lengths), 120)) < 1e-6
+
+
+@pytest.mark.parametrize("answer", [None, Proposal(ids=torch.tensor(1), count=torch.tensor([1]))])
+def test_what_is_no_proposal_is_the_drafters_error(answer: Proposal) -> None:
+    """Fails if None, or ids without axes, end in an error of Python's or torch's own."""
+
+    class Odd(PlainDrafter):
+        def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+            return answer
+
+    target = toy_target()
+    with pytest.raises(ContractError, match="propose"):
+        checked(Odd().propose(torch.tensor([1]), torch.tensor([1]), 1), Odd(), 1, 1, target)
+
+
+def test_a_guess_of_floats_is_refused() -> None:
+    """Fails if 1.5 silently becomes token 1."""
+
+    class Floats(SequenceDrafter):
+        spec = DrafterSpec(name="floats")
+
+        def propose_one(self, row: int, text: Sequence[int], k: int) -> Sequence[int]:
+            return [1.5] * k  # type: ignore[list-item]
+
+    drafter = Floats()
+    drafter.open(toy_target().info, rows=1, capacity=8)
+    with pytest.raises(ContractError, match="whole numbers"):
+        drafter.propose(torch.tensor([1]), torch.tensor([0]), 2)
