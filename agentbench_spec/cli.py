@@ -226,7 +226,7 @@ def _show(done: Outcome | ServedRun) -> None:
         _say("not one turn could be decoded", "red", "void: ")
     failed = failed_drafters(done.rows) if done.measured else []
     for name in failed:
-        _say(f"{name}: every turn failed", "red", "void: ")
+        _say(f"{name}: not one turn could be decoded", "red", "failed: ")
     if done.lossless is False or not done.measured or failed:
         raise typer.Exit(1)
 

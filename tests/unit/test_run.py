@@ -244,9 +244,12 @@ def test_lossless_is_a_claim_about_comparisons_that_were_made(finished: tuple[Pa
 
 
 def test_a_broken_drafter_costs_its_own_rows_only(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
-    """Fails if one drafter's exception ends the run (in warm-up too), or the screen does not say what it was."""
+    """Fails if one drafter's exception ends the run (in warm-up too), the screen does not say what it was, or a script
+    that asked for the drafter is told that all is well.
+    """
     done = replay(tiny, rollouts, tmp_path / "run", "--drafter", "odd_plugins:broken", "--drafter", "ngram")
-    assert done.code == 0 and done.last["measured"] is True
+    assert done.code == 1 and done.last["measured"] is True
+    assert "odd_plugins:broken: not one turn could be decoded" in done.err
     status = {row.drafter: row.status for row in rows_of(tmp_path / "run")}
     assert status == {"none": "ok", "odd_plugins:broken": "error", "ngram": "ok"}
     assert "this drafter [never] works" in done.err and "odd_plugins:broken: 9 turns left out: error" in done.err
