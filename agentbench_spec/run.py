@@ -14,7 +14,7 @@ from torch import nn
 
 from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.card import Card, measure_card
-from agentbench_spec.config import RunConfig
+from agentbench_spec.config import RunConfig, TargetConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError, unknown_name
 from agentbench_spec.loop import Limits
@@ -57,7 +57,12 @@ class Outcome:
     @property
     def measured(self) -> bool:
         """False if not one turn was decoded: there is nothing to read in the run."""
-        return any(row.status == "ok" for row in self.rows)
+        return measured(self.rows)
+
+
+def measured(rows: Iterable[TurnRow]) -> bool:
+    """True if at least one turn was decoded."""
+    return any(row.status == "ok" for row in rows)
 
 
 def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
@@ -146,18 +151,11 @@ class Bench:
     def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
         """Load what the settings name; workload: its name in the rows, None: as the settings have it.
 
-        Raises ConfigError for what cannot be loaded or does not fit together."""
+        Raises ConfigError for what cannot be loaded or does not fit together.
+        """
         drafters = _load_drafters(config)
         wanted = config.target
-        tell(f"loading {wanted.source}")
-        loaded = models.load(
-            wanted.source,
-            dtype=wanted.dtype,
-            device=wanted.device,
-            revision=wanted.revision,
-            rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
-        )
-        kernels = {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
+        loaded, kernels = load_target(wanted, tell)
         capacity = _capacity(config, loaded.model.config.max_position_embeddings)
         target = _fit(loaded, capacity, slack=config.decode.k + 1)
         target.self_check()
@@ -259,6 +257,24 @@ def _load_drafters(config: RunConfig) -> dict[str, Drafter]:
     return drafters
 
 
+def load_target(
+    wanted: TargetConfig, tell: Tell = lambda line: None
+) -> tuple[models.LoadedModel, dict[str, dict[str, Any]]]:
+    """Load the configured target, with the fastest linears if asked for; and the kernels in use, by network.
+
+    Raises ConfigError if it cannot be loaded.
+    """
+    tell(f"loading {wanted.source}")
+    loaded = models.load(
+        wanted.source,
+        dtype=wanted.dtype,
+        device=wanted.device,
+        revision=wanted.revision,
+        rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
+    )
+    return loaded, {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
+
+
 def _accelerated(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Give a network the fastest linears; what was chosen for each weight shape, for the manifest."""
     return {shape: choice.as_dict() for shape, choice in linear.accelerate(model, embedded.cache_root()).items()}
@@ -298,8 +314,8 @@ def _replay_into(writer: RunWriter, replayer: Replayer, rollout: Rollout, progre
         writer.rollout_done(rollout.id, status="empty", error="no assistant message after another message")
         return
     failure: str | None = None
-    for measured in replayer.replay(rollout):
-        writer.turn(measured.rows, measured.rounds if rounds else ())
-        progress.turn(measured.rows)
-        failure = failure or next((row.error for row in measured.rows if row.status == "error"), None)
+    for turn in replayer.replay(rollout):
+        writer.turn(turn.rows, turn.rounds if rounds else ())
+        progress.turn(turn.rows)
+        failure = failure or next((row.error for row in turn.rows if row.status == "error"), None)
     writer.rollout_done(rollout.id, status="error" if failure else "ok", error=failure)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from agentbench_spec import embedded, linear, models, plugins
+from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError
@@ -19,13 +19,13 @@ from agentbench_spec.presets import ThroughputPreset
 from agentbench_spec.provenance import make_manifest, write_json_atomic
 from agentbench_spec.render import Renderer, stop_ids
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.run import Tell, load_target
 from agentbench_spec.runfolder import MANIFEST, now, read_manifest
 from agentbench_spec.source import data_facts, file_name, load_rollouts, open_workload
 from agentbench_spec.target import Target
 from agentbench_spec.throughput import Request, Server, free_memory_bytes, row_bytes, rows_that_fit
 from agentbench_spec.throughput_rows import ThroughputRow, append_row, by_pass, drop_torn_line, fill, read_rows
 
-Tell = Callable[[str], None]
 _WARM_UP_TOKENS = 64
 
 
@@ -112,16 +112,7 @@ class _Bench:
     @classmethod
     def open(cls, config: RunConfig, plan: ThroughputPreset, rollouts: Sequence[Rollout], tell: Tell) -> _Bench:
         wanted = config.target
-        tell(f"loading {wanted.source}")
-        loaded = models.load(
-            wanted.source,
-            dtype=wanted.dtype,
-            device=wanted.device,
-            revision=wanted.revision,
-            rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
-        )
-        if wanted.fast_linears:
-            linear.accelerate(loaded.model, embedded.cache_root())
+        loaded, _ = load_target(wanted, tell)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
         renderer = Renderer(loaded.tokenizer, config.replay.thinking, stop=stop)
         work = [list(_requests(renderer, rollout, config.replay.max_turns)) for rollout in rollouts]

@@ -46,8 +46,8 @@ class DLiteDrafter(Drafter):
             version=checkpoint.revision or "0",
         )
 
-    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
-        """Check the geometry, load the weights, allocate one set of slots a row. Raises ConfigError."""
+    def check_geometry(self, target: TargetInfo) -> None:
+        """Raise ConfigError unless the checkpoint was made for a target of this shape."""
         config = self.config
         check_fits(
             self.checkpoint.where,
@@ -59,6 +59,11 @@ class DLiteDrafter(Drafter):
             mask_token_id=config.mask_token_id,
             absolute_rope=False,
         )
+
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        """Check the geometry, load the weights, allocate one set of slots a row. Raises ConfigError."""
+        config = self.config
+        self.check_geometry(target)
         device, dtype = target.device, target.dtype
         net = load_strictly(lambda: DLiteNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
         net.embed_tokens = target.embed_tokens

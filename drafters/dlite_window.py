@@ -17,7 +17,7 @@ from torch import Tensor
 from agentbench_spec.drafting import ConfigError, Span, TargetInfo
 
 from .dlite import DLiteDrafter, Verification
-from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
+from .nets.checkpoint import Checkpoint, load_strictly, open_checkpoint
 from .nets.context import ContextCache
 from .nets.dlite import DLiteConfig
 from .nets.dlite_window import WindowNet, history_layers
@@ -65,16 +65,7 @@ class DLiteWindowDrafter(DLiteDrafter):
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         """Check the geometry, load the weights, allocate the rows. Raises ConfigError."""
         config, device, dtype = self.config, target.device, target.dtype
-        check_fits(
-            self.checkpoint.where,
-            config.geometry,
-            target,
-            layer_ids=config.target_layer_ids,
-            last_layer=True,
-            num_target_layers=config.num_target_layers,
-            mask_token_id=config.mask_token_id,
-            absolute_rope=False,
-        )
+        self.check_geometry(target)
         self.net = load_strictly(lambda: WindowNet(config), self.checkpoint, device=device, dtype=dtype)
         self.net.embed_tokens = target.embed_tokens
         slots = len(config.target_layer_ids)

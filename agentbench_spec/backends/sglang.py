@@ -27,7 +27,7 @@ from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import make_manifest, write_json_atomic
 from agentbench_spec.records import TurnRow
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.run import Tell, lossless
+from agentbench_spec.run import Tell, lossless, measured
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.source import data_facts, load_rollouts, open_workload
 from agentbench_spec.summary import Summary
@@ -57,14 +57,10 @@ class ServedRun:
     @property
     def measured(self) -> bool:
         """False if not one turn was decoded."""
-        return any(row.status == "ok" for row in self.rows)
+        return measured(self.rows)
 
     @property
     def notes(self) -> list[str]:
-        """What the server side adds to the table on screen."""
-        return self.lines()
-
-    def lines(self) -> list[str]:
         """What the server side adds to the table on screen."""
         said = [line for result in self.parts.values() for line in result.lines()]
         return said + [

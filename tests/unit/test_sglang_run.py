@@ -102,7 +102,7 @@ def test_lost_prefix_is_told(model: Path, rollouts: Path, tmp_path: Path) -> Non
     """A server that silently keeps less of the prefix looks only a little slower; the run says so in words."""
     with FakeServer(Behaviour(lose_prefix_tokens=40)) as plain:
         done = served(settings(model, rollouts, plain.base_url, workload__limit=1), tmp_path / "run")
-    assert any("shorter cached prefix" in line for line in done.lines())
+    assert any("shorter cached prefix" in line for line in done.notes)
 
 
 def test_turns_keep_their_order_and_rollouts_their_concurrency(model: Path, rollouts: Path, tmp_path: Path) -> None:
