@@ -119,7 +119,12 @@ _ROW = TypeAdapter(ThroughputRow)
 def append_row(folder: Path, row: ThroughputRow) -> None:
     """Add a line to the folder's rows."""
     with (folder / ROWS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
+        file.write(row_text(row))
+
+
+def row_text(row: ThroughputRow) -> str:
+    """The row as its line."""
+    return json.dumps(asdict(row), allow_nan=False) + "\n"
 
 
 def read_rows(folder: Path) -> list[ThroughputRow]:

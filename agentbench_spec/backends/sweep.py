@@ -25,10 +25,10 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import AgentBenchError, ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.presets import ThroughputPreset
-from agentbench_spec.provenance import differing_keys
+from agentbench_spec.provenance import differing_keys, write_bytes_atomic
 from agentbench_spec.run import Tell
 from agentbench_spec.runfolder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY, TURNS, RunWriter, read_manifest
-from agentbench_spec.throughput_rows import ROWS, ThroughputRow, append_row
+from agentbench_spec.throughput_rows import ROWS, ThroughputRow, by_pass, read_rows, row_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,14 @@ class _Cells:
             notes += [f"at concurrency {concurrency}: {line}" for own in results.values() for line in own.oddities()]
             rows += [served_pass(own, concurrency) for own in results.values()]
             self._join(concurrency, job, results)
-        (self.folder / ROWS).unlink(missing_ok=True)
-        for row in rows:
-            append_row(self.folder, row)
+        self._write(rows)
         return Swept(rows, self.failed, notes)
+
+    def _write(self, rows: Sequence[ThroughputRow]) -> None:
+        """Put the rows into the folder's file; those of concurrencies that were not asked for now stay there."""
+        known = by_pass(read_rows(self.folder)) | by_pass(rows)
+        lines = [row_text(known[key]) for key in sorted(known, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
+        write_bytes_atomic(self.folder / ROWS, "".join(lines).encode())
 
     def _names(self, concurrency: int) -> Iterator[str]:
         found = sorted(path.name for path in (self._run(concurrency) / "parts").iterdir())

@@ -139,8 +139,8 @@ def _as_served(wanted: Plan, swept: Sequence[Swept], asked: ServersAsked) -> Pla
     found = list(dict.fromkeys(row.drafter for row in rows))
     failed = {name: why for own in swept for name, why in own.failed.items()}
     drafters = list(dict.fromkeys([*found, *wanted.drafters]))
-    absent = "no server with it was given" if asked.base_urls else "no checkpoint"
-    missing = {name: failed.get(name) or wanted.missing.get(name, absent) for name in drafters if name not in found}
+    absent = {} if asked.base_urls else wanted.missing
+    missing = {name: absent.get(name, "no server with it was given") for name in drafters if name not in found}
     return replace(
         wanted,
         drafters=drafters,

@@ -52,6 +52,9 @@ class Behaviour:
     """Then the only one that flushes."""
     repeats_key: bool = False
     """A refusal repeats the key it refuses, as some gateways do."""
+    rekey: dict[int, str] = field(default_factory=dict)
+    """Number of a generation request -> the key wanted from it on."""
+    flush_text: str = "busy"
     health: bool = True
     log: Path | None = None
     """A line with the prompt's ids for each generation request: what outlives a kill."""
@@ -118,6 +121,8 @@ class FakeServer:
         """SGLang's rule: /health and /metrics are open, a flush wants the admin's key where there is one."""
         if path.startswith(("/health", "/metrics")):
             return False
+        with self._lock:
+            self.behaviour.api_key = self.behaviour.rekey.pop(len(self.requests), self.behaviour.api_key)
         flush = path.startswith("/flush_cache") and self.behaviour.admin_api_key
         key = flush or self.behaviour.api_key
         return bool(key) and bearer != f"Bearer {key}"
@@ -276,7 +281,10 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self._unauthorised()
             elif self.path.startswith("/flush_cache"):
                 done = server.flush() if server.behaviour.server_info else None
-                self._send(404 if done is None else 200 if done else 400, "Cache flushed." if done else "busy")
+                self._send(
+                    404 if done is None else 200 if done else 400,
+                    "Cache flushed." if done else server.behaviour.flush_text,
+                )
             elif self.path == "/generate":
                 asked = json.loads(body)
                 if asked.get("return_logprob"):
@@ -386,6 +394,7 @@ def main() -> None:
     parser.add_argument("--speculative-num-draft-tokens", type=int)
     parser.add_argument("--fake-step-s", type=float, default=0.0)
     parser.add_argument("--fake-exit")
+    parser.add_argument("--fake-unknown", help="an algorithm it does not know")
     parser.add_argument("--fake-load-s", type=float, default=0.0)
     parser.add_argument("--fake-pid-file")
     parser.add_argument("--fake-log", type=Path)
@@ -396,6 +405,8 @@ def main() -> None:
     time.sleep(given.fake_load_s)  # nothing listens yet, as with SGLang while it loads weights
     if given.fake_exit:
         sys.exit(given.fake_exit)
+    if given.fake_unknown and given.fake_unknown == given.speculative_algorithm:
+        sys.exit(f"Unknown speculative algorithm: {given.fake_unknown}")
     args = {name: value for name, value in vars(given).items() if not name.startswith("fake") and name != "port"}
     if given.speculative_algorithm and not given.speculative_num_draft_tokens:
         args["speculative_num_draft_tokens"] = 4
