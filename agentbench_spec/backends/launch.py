@@ -124,6 +124,7 @@ def launched(drafter: Launchable, config: RunConfig, log: Path) -> Iterator[str]
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **config.sglang.server_env},
+            start_new_session=True,  # an interrupt of our group must not end the supervisor before the server
         )
         try:
             _wait(process, base_url, config.sglang.start_timeout_s, log)

@@ -167,8 +167,14 @@ def test_launch_that_fails_shows_the_log(model: Path, rollouts: Path, tmp_path: 
         served(config, tmp_path / "run")
 
 
-def test_killed_client_leaves_no_server(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """kill -9 of the client in the middle of a run: the supervisor sees its input close and ends the server."""
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGKILL, False), (signal.SIGTERM, True)])
+def test_killed_client_leaves_no_server(
+    model: Path, rollouts: Path, tmp_path: Path, number: signal.Signals, group: bool
+) -> None:
+    """The client is killed in mid-run, alone or with its whole process group: its server ends all the same.
+
+    With the group, the supervisor used to die too, and the server went on for ever.
+    """
     pids, folder = tmp_path / "pids", tmp_path / "run"
     config = launching(model, rollouts, pids, "--fake-step-s", "0.2")
     code = (
@@ -176,14 +182,30 @@ def test_killed_client_leaves_no_server(model: Path, rollouts: Path, tmp_path: P
         "from agentbench_spec.backends.sglang import run_served\n"
         "run_served(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), environ={})"
     )
-    child = subprocess.Popen([sys.executable, "-c", code, config.model_dump_json(), str(folder)])
-    turns = folder / "parts" / "none" / "manifest.json"
+    command = [sys.executable, "-c", code, config.model_dump_json(), str(folder)]
+    child = subprocess.Popen(command, start_new_session=True)
+    begun = folder / "parts" / "none" / "manifest.json"
     deadline = time.monotonic() + 60
-    while not turns.exists() and child.poll() is None and time.monotonic() < deadline:
+    while not begun.exists() and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert turns.exists()
-    os.kill(child.pid, signal.SIGKILL)
+    assert begun.exists()
+    (os.killpg if group else os.kill)(child.pid, number)
     child.wait()
+    assert ended(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signalled_supervisor_ends_its_server_first(tmp_path: Path, number: signal.Signals) -> None:
+    """`kill` of the process that holds the server: it must take the server with it, not leave it without a keeper."""
+    pids = tmp_path / "pids"
+    code = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
+    command = ["-m", "agentbench_spec.backends.supervise", sys.executable, "-c", code, str(pids)]
+    keeper = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    keeper.send_signal(number)
+    keeper.wait(timeout=30)
     assert ended(pids)
 
 
