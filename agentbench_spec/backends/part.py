@@ -38,6 +38,9 @@ from agentbench_spec.runfolder import MANIFEST, ROLLOUTS, RunWriter, read_manife
 from agentbench_spec.sampling import Sampling
 from agentbench_spec.source import file_name
 
+_BUSY_CLIENT = 0.7
+"""Share of a core from which on the client's one interpreter may hold up answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
@@ -70,12 +73,17 @@ class PartResult:
         return [*([] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]), *self.oddities()]
 
     def oddities(self) -> list[str]:
-        """Shorter prefix reuse than expected, and disagreements with the server's counters, in words."""
+        """Less prefix reuse than expected, a client too busy to tell, disagreements with the server's counters."""
         said, reuse = [], self.reuse
         if reuse["turns_short"]:
             said.append(
                 f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
                 f"expected, {reuse['missing_tokens']} of {reuse['expected_tokens']} tokens were missing"
+            )
+        busiest = max((entry.get("client_cpu_share", 0.0) for entry in self.windows), default=0.0)
+        if busiest > _BUSY_CLIENT:
+            said.append(
+                f"{self.name}: the client itself used {busiest:.0%} of a core: speeds may be its own, not the server's"
             )
         for entry in self.windows:
             said += [f"{self.name}: {text}" for text in (entry["counters"] or {}).get("disagreements", ())]

@@ -69,19 +69,21 @@ def window(
     traffic = Traffic()
     for replayer in replayers:
         replayer.heard = traffic.add
-    start = time.perf_counter()
+    start, spent_s = time.perf_counter(), time.process_time()
     whole = False
     try:
         yield
         whole = True
     finally:
         wall_s = traffic.wall_s or time.perf_counter() - start
+        client_s = time.process_time() - spent_s
         after = _counters(replayers) if whole else None
         grown = prometheus.difference(before, after) if before and after else None
         entry = {
             "whole": whole,
             "wall_s": wall_s,
             "stretches": traffic.stretches(),
+            "client_cpu_share": client_s / wall_s,
             "concurrency": config.sglang.concurrency,
             "servers": len(replayers),
             "rollouts": len({row.rollout for row in rows}),

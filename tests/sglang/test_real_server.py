@@ -260,6 +260,7 @@ def kill_after_a_rollout(done: Path, port: int) -> None:
     os.kill(server_pid(port), signal.SIGKILL)
 
 
+@pytest.mark.timeout(1800)
 def test_launch_survives_a_killed_server(servers: Servers, tmp_path: Path) -> None:
     """--launch of two drafters; the first server is killed in mid-run. One rollout is lost, --resume finishes the run,
     the kept rollout is not decoded again, and no server is left."""

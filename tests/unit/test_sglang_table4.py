@@ -13,6 +13,7 @@ from localmodel import save_rollouts, session
 from runkit import Done, call
 from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, ended, settings
 
+from agentbench_spec.backends.part import PartResult
 from agentbench_spec.backends.stream import Answer
 from agentbench_spec.backends.sweep import Swept, sweep
 from agentbench_spec.backends.window import Traffic
@@ -63,6 +64,8 @@ def test_each_cell_is_measured_once(tiny: Path, rollouts: Path, tmp_path: Path) 
         assert sum(tokens for tokens, _ in row.windows) == 12 * turns and len(row.windows) == 20
         assert sum(seconds for _, seconds in row.windows) == pytest.approx(row.served_s)
     assert read_rows(tmp_path / "sweep") == last.rows
+    windows = (tmp_path / "sweep" / "c002" / "parts" / "none" / "windows.jsonl").read_text()
+    assert 0 < json.loads(windows)["client_cpu_share"] < 10
     paired = read_run(tmp_path / "sweep" / "c002")[1]
     assert len(paired) == 16 and all(row.speedup for row in paired if row.drafter == "eagle3")
 
@@ -162,6 +165,16 @@ def test_stretches_by_hand() -> None:
     tokens = [count for count, _ in traffic.stretches()]
     assert {i: n for i, n in enumerate(tokens) if n} == {1: 3, 2: 4, 10: 7, 19: 3}
     assert {seconds for _, seconds in traffic.stretches()} == {1.0}
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.69, False), (0.95, True)])
+def test_a_client_that_is_too_slow_says_so(share: float, told: bool) -> None:
+    """Fails if a table of servers is really one of the client's own speed, and nobody is told."""
+    window = {"client_cpu_share": share, "counters": None}
+    said = PartResult("none", [], {}, [{"client_cpu_share": 0.1, "counters": None}, window]).oddities()
+    assert said == (
+        ["none: the client itself used 95% of a core: speeds may be its own, not the server's"] if told else []
+    )
 
 
 def served_row(drafter: str, seconds: float, **fields: Any) -> ThroughputRow:
