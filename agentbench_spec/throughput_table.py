@@ -112,6 +112,8 @@ def speedup_interval(row: ThroughputRow, plain: ThroughputRow, *, seed: int) -> 
         return None
     draw = np.random.default_rng(seed)
     own, base = (_resampled(np.asarray(each.windows, dtype=np.float64), draw) for each in (row, plain))
+    if not base.all():  # a pass so short that whole stretches gave nothing
+        return None
     low, high = np.quantile(own / base, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(float(low), float(high), _LEVEL, len(row.windows), _RESAMPLES, "over stretches of one pass")
 

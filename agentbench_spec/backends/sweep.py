@@ -96,6 +96,10 @@ def at(config: RunConfig, plan: ThroughputPreset, concurrency: int, servers: int
     return config.model_copy(update=update)
 
 
+class _OtherCell(ConfigError):
+    """A finished cell is not what would be measured now."""
+
+
 @dataclass(slots=True)
 class _Cells:
     """The cells of one folder."""
@@ -123,7 +127,7 @@ class _Cells:
 
     def _refuse_unlike(self, where: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         if unlike := differing_keys(old, json.loads(json.dumps(new))):
-            raise ConfigError(
+            raise _OtherCell(
                 f"{where} was measured under other settings: {', '.join(unlike)}; remove {self.folder}, or use another"
             )
 
@@ -146,7 +150,8 @@ class _Cells:
                 for concurrency in missing:
                     self._measure(stage.name, concurrency, servers)
         except AgentBenchError as error:
-            yours = isinstance(error, Unauthorised) or (isinstance(error, ConfigError) and not stage.launches)
+            yours = isinstance(error, Unauthorised | _OtherCell)
+            yours = yours or (isinstance(error, ConfigError) and not stage.launches)
             if stage.name == BASELINE or yours:
                 raise
             self.failed[stage.name] = str(error)

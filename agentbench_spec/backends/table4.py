@@ -100,21 +100,22 @@ def _config(config: RunConfig, request: Request, asked: ServersAsked) -> RunConf
     """The column's settings for servers; those given by URL name their drafters themselves."""
     tree = config.model_dump(mode="json")
     tree["backend"] = "sglang"
+    tree["drafter_options"] = {name.lower(): own for name, own in config.drafter_options.items()}
     tree["sglang"] |= {"base_urls": list(asked.base_urls), "launch": asked.launch}
     if asked.launch:
-        tree["drafter_options"] |= _chains(config)
+        tree["drafter_options"] |= _chains(config, tree["drafter_options"])
     else:
         del tree["drafters"]
         tree |= _label(request)
     return RunConfig.model_validate(tree)
 
 
-def _chains(config: RunConfig) -> dict[str, dict[str, Any]]:
+def _chains(config: RunConfig, given_options: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The table's K as options of the algorithms that take it, where none of these options was given."""
     k = config.decode.k
     found = {}
     for name in (given.partition("=")[0] for given in config.drafters):
-        own = config.drafter_options.get(name, {})
+        own = given_options.get(name, {})
         options = CHAINS.get(name.upper(), {})
         if options and not options.keys() & own.keys():
             found[name] = {**own, **{key: value(k) for key, value in options.items()}}

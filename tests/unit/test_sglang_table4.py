@@ -218,6 +218,15 @@ def test_served_passes_in_the_papers_table() -> None:
     assert any("prefills and queues in it" in note for note in table.notes)
 
 
+def test_a_pass_too_short_for_an_interval_has_none() -> None:
+    """All tokens in one of 20 stretches: some resamples hold none, and an infinite speed-up is no interval."""
+    burst = [(0, 1.0)] * 19 + [(200, 1.0)]
+    rows = [served_row("none", 20.0, windows=burst), served_row("dlite", 5.0)]
+    table = throughput_table("T", "w", rows, ["dlite"], [1], ["speedup"], target="t")
+    cell = table.cell("dlite", "speedup", "concurrency 1")
+    assert cell.value == 4.0 and cell.interval is None
+
+
 PRESETS = """
 [settings]
 [stated]
@@ -305,13 +314,15 @@ def test_verb_launches_each_drafter_once(tiny: Path, rollouts: Path, tmp_path: P
     verb, pids = Verb(rollouts, tmp_path), tmp_path / "pids"
     command = [sys.executable, str(FAKE), "--fake-pid-file", str(pids), "--fake-unknown", "DLITE"]
     asked = ("--launch", "--target", tiny, "--set", f"sglang.command={json.dumps(command)}")
-    done = verb(*asked, "--drafter", "NGRAM", "--drafter", "dlite=somewhere")
+    option = ("--set", "drafter_options.NGRAM.ngram_match_type=PROB")
+    done = verb(*asked, *option, "--drafter", "NGRAM", "--drafter", "dlite=somewhere")
     assert done.code == 0, done.err
     (run,) = map(Path, done.last["runs"])
     rows = by_pass(read_rows(run))
     assert set(rows) == {(name, c) for name in ("none", "ngram") for c in (1, 2)} and rows["ngram", 2].k == 3
     assert len(pids.read_text().split()) == 3 and ended(pids)
-    assert "--speculative-num-draft-tokens 4" in (run / "server-ngram.log").read_text()
+    log = (run / "server-ngram.log").read_text()
+    assert "--speculative-ngram-match-type PROB --speculative-num-draft-tokens 4" in log
     (folder,) = verb.results.glob("table4-*")
     missing = cells(folder).loc[("dlite", "speedup", "concurrency 1")]["missing"]
     assert "ended while it was starting" in missing and "Unknown speculative algorithm" in missing
