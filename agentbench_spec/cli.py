@@ -598,11 +598,20 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
     for warning in report.warnings:
         _say(f"warning: {warning}", "yellow")
     _say(f"{report.rollouts} good rollouts, {report.decode_points} decode points, {len(report.bad)} bad lines")
+    if report.rewritten_turns:
+        _say(
+            f"turns that are not append-only: {report.rewritten_turns} (views: {report.views}, in {report.viewed} "
+            f"rollouts; else the tools changed), so sections: {report.sections}"
+        )
     _last_line(
         {
             "ok": report.ok,
             "rollouts": report.rollouts,
             "decode_points": report.decode_points,
+            "viewed": report.viewed,
+            "views": report.views,
+            "rewritten_turns": report.rewritten_turns,
+            "sections": report.sections,
             "bad": [str(bad) for bad in report.bad],
             "sha256": report.sha256,
         }
@@ -679,20 +688,23 @@ def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, win
 
 
 def _turns_tables(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Iterator[Table]:
-    """What a turn adds and loses, and how many turns exceed each window; one line a group."""
+    """What a turn adds and loses, to what, and how many turns exceed each window (tokens); one line a group."""
     spreads = ("reply_tokens", "new_tokens", "lost_tokens")
-    growth, over = _table(by), _table(by)
+    growth, survival, over = (_grouping_table(by) for _ in range(3))
     for name in spreads:
         growth.add_column(f"{name.replace('_', ' ')}\nmedian / p90 / max", justify="right", no_wrap=True)
-    for heading in ("append-only", "reuse"):
-        growth.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("append-\nonly", "reuse", *(f"lost tokens\nto {why}" for why in ("history", "tools", "template"))):
+        survival.add_column(heading, justify="right", no_wrap=True)
     for window in windows:
-        over.add_column(f"turns over\n{window:,} tokens", justify="right", no_wrap=True)
+        over.add_column(f"turns over\n{window:,}", justify="right", no_wrap=True)
     for group, row in per_turn.iterrows():
         cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
-        growth.add_row(Text(str(group)), *cells, *(_number(row[name], ".1%") for name in ("append_only", "reuse")))
+        growth.add_row(Text(str(group)), *cells)
+        shares = (_number(row[name], ".1%") for name in ("append_only", "reuse"))
+        lost = (_number(row[f"lost_to_{why}"]) for why in ("history", "tools", "template"))
+        survival.add_row(Text(str(group)), *shares, *lost)
         over.add_row(Text(str(group)), *(_number(row[f"over_{window}"]) for window in windows))
-    yield from (growth, over)
+    yield from (growth, survival, over)
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
@@ -703,17 +715,23 @@ def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:
     """Counts, then sizes: the columns min, median and max of one quantity as one cell."""
     sizes = [str(name).removesuffix("_min") for name in grouped.columns if str(name).endswith("_min")]
     counts = [str(name) for name in grouped.columns if not str(name).endswith(("_min", "_median", "_max"))]
-    yield _grouped_table(grouped, by, {name.replace("_", " "): [name] for name in counts})
+    yield _grouped_table(grouped, by, {name.replace("_", "\n"): [name] for name in counts})
+    if not grouped["views"].any():
+        sizes.remove("max_prompt_characters")  # without views it is the first column but for the last reply
     ends = ("min", "median", "max")
-    yield _grouped_table(
-        grouped,
-        by,
-        {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in sizes},
-    )
+    for pair in (sizes[i : i + 2] for i in range(0, len(sizes), 2)):  # three are wider than a terminal
+        columns = {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in pair}
+        yield _grouped_table(grouped, by, columns)
+
+
+def _grouping_table(by: str) -> Table:
+    table = _table()
+    table.add_column(by, no_wrap=True)
+    return table
 
 
 def _grouped_table(grouped: pd.DataFrame, by: str, columns: dict[str, list[str]]) -> Table:
-    table = _table(by)
+    table = _grouping_table(by)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for group, row in grouped.iterrows():
