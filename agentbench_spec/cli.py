@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentbench_spec.errors import AgentBenchError, ConfigError
+from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,10 +82,27 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """A warning about the data is one plain line, like an error; all others look as they always do."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, DataWarning):
+            _say(str(message), "yellow", "warning: ")
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DataWarning)
+        warnings.showwarning = show
+        yield
+
+
 def _command(function: Callable[P, None]) -> Callable[P, None]:
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        with _errors():
+        with _errors(), _warnings():
             if str(Path.cwd()) not in sys.path:
                 sys.path.insert(0, str(Path.cwd()))  # so that "my_pkg.drafter:make" works from a checkout
             function(*args, **kwargs)

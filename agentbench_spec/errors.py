@@ -28,6 +28,10 @@ class MeasurementError(AgentBenchError):
     """A run broke one of the invariants that make its numbers mean anything."""
 
 
+class DataWarning(UserWarning):
+    """The data can be used, but a reader of the results must know something about it."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """A ConfigError for an unknown `name`, with the nearest known one as a hint.
 

@@ -84,8 +84,33 @@ def left_out(workload: Workload) -> list[str]:
 
 
 def data_facts(workload: Workload, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """What a manifest says about the data."""
-    return {"rollouts": len(rollouts), "sha256": _digest(rollouts), "left_out": left_out(workload)}
+    """What a manifest says about the data: how much, its digest, where it comes from, and what was left out."""
+    return {
+        "rollouts": len(rollouts),
+        "sha256": _digest(rollouts),
+        "sources": _sources(rollouts),
+        "left_out": left_out(workload),
+    }
+
+
+_NAMED_FILES = 16
+"""A source of more files is named without them: each rollout's own `source` has its file."""
+
+
+def _sources(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
+    """Every data set that gave rollouts, with the commit or version it was read at, its files and their digests."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for rollout in rollouts:
+        said = {name: rollout.source.get(name) for name in ("name", "version", "revision", "licence", "via")}
+        known = {name: value for name, value in said.items() if value is not None}
+        entry = found.setdefault(tuple(map(str, said.values())), {**known, "rollouts": 0, "files": {}})
+        entry["rollouts"] += 1
+        if (file := rollout.source.get("file")) is not None:
+            entry["files"][str(file)] = rollout.source.get("sha256")
+    for entry in found.values():
+        if len(entry["files"]) > _NAMED_FILES:
+            entry["files"] = len(entry["files"])
+    return list(found.values())
 
 
 def _digest(rollouts: Iterable[Rollout]) -> str:
