@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning
+from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning, cause_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +66,9 @@ def _errors() -> Iterator[None]:
         raise typer.Exit(2) from None
     except AgentBenchError as error:
         _say(_one_line(error), "red", f"{type(error).__name__}: ")
+        raise typer.Exit(1) from None
+    except SystemExit as error:  # no command of ours raises it: some plugin would end the process, as if all were well
+        _say(f"a plugin ended the command: {cause_of(error)}", "red", "ContractError: ")
         raise typer.Exit(1) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing at exit either
@@ -110,6 +113,19 @@ def _command(function: Callable[P, None]) -> Callable[P, None]:
     return guarded
 
 
+def _mind_the_hub(*sources: str | None) -> None:
+    """Say so, and go on with its cache, if a source is on the hub and the hub does not answer; retries take minutes."""
+    from agentbench_spec.hub import go_offline_if_unreachable
+
+    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable(sources, os.environ)):
+        _say(told, "yellow", "warning: ")
+
+
+def _checkpoints(drafters: Sequence[str]) -> Iterator[str]:
+    """What follows the "=" of NAME=CHECKPOINT, where it can be a hub id."""
+    yield from (checkpoint for name in drafters if "/" in (checkpoint := name.partition("=")[2]))
+
+
 def _last_line(value: dict[str, Any]) -> None:
     print(json.dumps(value, allow_nan=False), flush=True)
 
@@ -148,7 +164,6 @@ def run(
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
     from agentbench_spec.config import load_config
-    from agentbench_spec.run import run as run_rollouts
     from agentbench_spec.runfolder import read_manifest
 
     flags = {
@@ -177,6 +192,9 @@ def run(
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
+    _mind_the_hub(settings.target.source, *_checkpoints(settings.drafters), settings.workload.options.get("tokenizer"))
+    from agentbench_spec.run import run as run_rollouts  # loads the hub's libraries
+
     unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
     folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
     done: Outcome | ServedRun
@@ -280,6 +298,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    _mind_the_hub("Qwen/Qwen3-4B" if target is None and not embedded else target, *_checkpoints(drafter or ()))
     from agentbench_spec.export import sheet
     from agentbench_spec.reproduce import Request, table_folder
     from agentbench_spec.reproduce import reproduce as reproduce_table
@@ -433,6 +452,7 @@ def check(
     set_: Options = None,
 ) -> None:
     """Does a drafter keep its contract? Says which law broke, and at which call."""
+    _mind_the_hub(target, *_checkpoints([drafter, reference or ""]))
     from tqdm import tqdm
 
     from agentbench_spec.config import parse_options
@@ -515,6 +535,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Train a drafter for a target and write it in its published layout."""
+    _mind_the_hub(target)
     from agentbench_spec.config import parse_options
     from agentbench_spec.train.config import train_config
     from agentbench_spec.train.run import train as train_drafter
@@ -554,12 +575,14 @@ def build(
     set_: Options = None,
 ) -> None:
     """Build a workload's rollouts and write them as JSON lines."""
+    options = _options(set_, data, offline_standin)
+    _mind_the_hub(options.get("tokenizer"))
     from agentbench_spec.rollout import write_rollouts
     from agentbench_spec.source import SUFFIXES, is_file, left_out, load_rollouts
 
     if not is_file(out.name):
         raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
-    source = _workload(workload, _options(set_, data, offline_standin), lenient=lenient)
+    source = _workload(workload, options, lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
@@ -657,6 +680,7 @@ def stats(
     ] = "table",
 ) -> None:
     """Turns, messages, calls; with --target also tokens, what of a turn's prefix survives, and windows exceeded."""
+    _mind_the_hub(target)
     from tqdm import tqdm
 
     from agentbench_spec.models import load_tokenizer

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agentbench_spec import plugins
-from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of
 from agentbench_spec.rollout import FileWorkload, Rollout, Workload
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -62,10 +62,9 @@ def _not_a_rollouts_file(name: str) -> str:
 def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[Rollout]:
     """All rollouts of `workload`, with a bar if it takes long.
 
-    Raises ConfigError if there are none, ContractError if one is not a rollout or two share an id.
+    Raises ConfigError if there are none, ContractError if one is no rollout, two share an id, or reading them fails.
     """
-    source = workload.rollouts(limit=limit, seed=seed)
-    rollouts = list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+    rollouts = _read(workload, limit, seed)
     seen: set[str] = set()
     for rollout in rollouts:
         if not isinstance(rollout, Rollout):
@@ -76,6 +75,17 @@ def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[R
     if not rollouts:
         raise ConfigError(f"workload {workload.name!r} gave no rollouts")
     return rollouts
+
+
+def _read(workload: Workload, limit: int | None, seed: int) -> list[Rollout]:
+    """Raises ContractError naming the workload if it fails without an error of ours, or ends the process."""
+    try:
+        source = workload.rollouts(limit=limit, seed=seed)
+        return list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+    except (AgentBenchError, OSError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise ContractError(f"workload {workload.name}: reading its rollouts failed: {cause_of(error)}") from error
 
 
 def left_out(workload: Workload) -> list[str]:
