@@ -578,16 +578,25 @@ def build(
     options = _options(set_, data, offline_standin)
     _mind_the_hub(options.get("tokenizer"))
     from agentbench_spec.rollout import write_rollouts
-    from agentbench_spec.source import SUFFIXES, is_file, left_out, load_rollouts
+    from agentbench_spec.source import left_out, load_rollouts
 
-    if not is_file(out.name):
-        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
+    _check_out(out, [Path(workload)])
     source = _workload(workload, options, lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
     _say(f"{written} rollouts written to {out}")
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
+
+
+def _check_out(out: Path, read: Sequence[Path]) -> None:
+    """Raises ConfigError for a rollouts file that could not be read back, or that takes the place of its own source."""
+    from agentbench_spec.source import SUFFIXES, is_file
+
+    if not is_file(out.name):
+        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
+    if out.exists() and any(path.exists() and path.samefile(out) for path in read):
+        raise ConfigError(f"--out {out}: is the file that is read; what is left out of it would be lost: name another")
 
 
 def _options(assignments: list[str] | None, data: Path | None, standin: bool) -> dict[str, Any]:
@@ -620,6 +629,7 @@ def import_(
     def tell(bad: BadLine) -> None:
         _say(str(bad), "red")
 
+    _check_out(out, paths)
     source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
     written = write_rollouts(out, source.with_progress())
     _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
