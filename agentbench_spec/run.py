@@ -16,7 +16,7 @@ from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.card import Card, measure_card
 from agentbench_spec.config import RunConfig, TargetConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError, unknown_name
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.loop import Limits
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.progress import Progress
@@ -160,7 +160,7 @@ class Bench:
         target = _fit(loaded, capacity, slack=config.decode.k + 1)
         target.self_check()
         for name, drafter in drafters.items():
-            drafter.open(target.info, rows=1, capacity=capacity + config.decode.k + 1)
+            _open(name, drafter, target, capacity + config.decode.k + 1)
             for network in drafter.networks() if wanted.fast_linears else ():
                 kernels[name] = _accelerated(network)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
@@ -203,7 +203,7 @@ class Bench:
                 session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
-        except Exception:
+        except (Exception, SystemExit):
             if name == BASELINE:
                 raise
             return None
@@ -216,7 +216,7 @@ def _row_name(given: str, workload: Workload) -> str:
 
 
 def _capacity(config: RunConfig, window: int) -> int:
-    """Tokens to allocate for. Raises ConfigError if they are beyond the window or leave no room for a reply."""
+    """Tokens to allocate for. Raises ConfigError if they are beyond the window, or leave no room for reply or draft."""
     wanted = config.target.capacity_tokens
     if wanted is not None and wanted > window and config.target.beyond_window == "refuse":
         raise ConfigError(
@@ -227,6 +227,11 @@ def _capacity(config: RunConfig, window: int) -> int:
     if capacity <= config.decode.max_new_tokens:
         raise ConfigError(
             f"decode.max_new_tokens={config.decode.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
+            f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+        )
+    if capacity <= config.decode.k:
+        raise ConfigError(
+            f"decode.k={config.decode.k} drafts more tokens in a round than {capacity} tokens have room for "
             f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
         )
     return capacity
@@ -240,6 +245,16 @@ def _fit(loaded: models.LoadedModel, capacity: int, *, slack: int) -> Target:
         raise ConfigError(
             f"the KV cache for {capacity} tokens cannot be allocated: {reason}; set target.capacity_tokens lower"
         ) from error
+
+
+def _open(name: str, drafter: Drafter, target: Target, capacity: int) -> None:
+    """Raises ContractError naming the drafter if it fails without saying why in an error of ours."""
+    try:
+        drafter.open(target.info, rows=1, capacity=capacity)
+    except AgentBenchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ContractError(f"drafter {name!r}: open() failed: {cause_of(error)}") from error
 
 
 def _load_drafters(config: RunConfig) -> dict[str, Drafter]:
