@@ -93,6 +93,11 @@ class Servers:
             self._urls[name] = self._stack.enter_context(launched(drafter, config, log))
         return self._urls[name]
 
+    def stop(self) -> None:
+        """End all servers; each starts again at its next use. Idle ones keep a core busy with polling."""
+        self._stack.close()
+        self._urls.clear()
+
     def _kind(self, name: str) -> tuple[Any, dict[str, str]]:
         chain = {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4, "draft_load_format": "dummy"}
         if name == "none":
@@ -264,6 +269,7 @@ def kill_after_a_rollout(done: Path, port: int) -> None:
 def test_launch_survives_a_killed_server(servers: Servers, tmp_path: Path) -> None:
     """--launch of two drafters; the first server is killed in mid-run. One rollout is lost, --resume finishes the run,
     the kept rollout is not decoded again, and no server is left."""
+    servers.stop()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
