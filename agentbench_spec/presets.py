@@ -85,6 +85,11 @@ class EmbeddedPreset(_Part):
 
     target: str
     drafters: tuple[str, ...]
+    """Run besides those of the table; they need no checkpoint."""
+    shipped: tuple[str, ...] = ()
+    """Drafters of the table whose checkpoints for `target` are in the package."""
+    notes: tuple[str, ...] = ()
+    """What to know of the shipped checkpoints."""
     orientation: str
     """The paper's target whose values are shown beside ours, without a verdict."""
     settings: dict[str, Any]

@@ -19,7 +19,7 @@ from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import settings_digest, write_json_atomic
 from agentbench_spec.reproduce_plan import Plan, Request, plan
 from agentbench_spec.runfolder import MANIFEST, read_manifest, read_run
-from agentbench_spec.setup import Tell
+from agentbench_spec.setup import Tell, drafter_makers
 from agentbench_spec.source import configured_workload, read_source
 from agentbench_spec.tables import Column, Table, replay_table
 
@@ -69,7 +69,8 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
             runs.append(folder)
         rows = [] if absent else read_run(folder)[1]
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
-        columns.append(Column(preset.title, rows, preset.paper_workload, standin, absent))
+        title = f"{preset.title} (stand-in)" if standin else preset.title
+        columns.append(Column(title, rows, preset.paper_workload, standin, absent))
     return columns, list(dict.fromkeys(runs))
 
 
@@ -97,20 +98,29 @@ def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
     folder = run_folder(results, settings)
     begun = (folder / MANIFEST).is_file()
     if begun and (manifest := read_manifest(folder)).get("finished"):
-        refuse_other_data(folder, manifest, config)
+        refuse_other_measurement(folder, manifest, config)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return folder
     run(config, folder, resume=begun, tell=tell)
     return folder
 
 
-def refuse_other_data(folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None) -> None:
-    """Raises ConfigError if the workload no longer gives the rollouts that a finished run was made from.
+def refuse_other_measurement(
+    folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None
+) -> None:
+    """Raises ConfigError if a finished run was made from other rollouts or drafters than the settings give today.
 
     limit: rollouts read where the settings name no number.
     """
     if read_source(config, limit=limit).facts["sha256"] != manifest["data"]["sha256"]:
-        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; remove it, or use --results")
+        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; {_ANEW}")
+    before = manifest["model"].get("drafters", {})
+    for label, make in drafter_makers(config).items():
+        if before.get(label) != (version := make().spec.version):
+            raise ConfigError(f"{folder} was made with {label} {before.get(label)}, and it is {version} now; {_ANEW}")
+
+
+_ANEW = "remove it, or use --results"
 
 
 def _table(wanted: Plan, columns: Sequence[Column]) -> Table:

@@ -8,7 +8,7 @@ import torch
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.reproduce import data_is_absent, refuse_other_data, run_folder
+from agentbench_spec.reproduce import data_is_absent, refuse_other_measurement, run_folder
 from agentbench_spec.reproduce_plan import Plan
 from agentbench_spec.runfolder import MANIFEST, read_manifest
 from agentbench_spec.setup import Tell
@@ -54,7 +54,7 @@ def measure_table4(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Table]
 def _rows(wanted: Plan, config: RunConfig, folder: Path, tell: Tell) -> list[ThroughputRow]:
     if (folder / MANIFEST).is_file() and (manifest := read_manifest(folder)).get("finished"):
         most = wanted.throughput.requests(max(wanted.throughput.concurrency))
-        refuse_other_data(folder, manifest, config, most)
+        refuse_other_measurement(folder, manifest, config, most)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return read_rows(folder)
     return run_throughput(config, wanted.throughput, folder, tell)
