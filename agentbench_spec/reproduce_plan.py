@@ -66,8 +66,8 @@ class Plan:
 def plan(name: str, request: Request) -> Plan:
     """What a table takes. Raises ConfigError for an unknown table or setting, and for tables that need training."""
     table, presets = check_table(name), load_presets(request.presets)
-    preset = presets.table(table)
-    target = request.target or (presets.embedded.target if request.embedded else "Qwen/Qwen3-4B")
+    asked = request.target or (presets.embedded.target if request.embedded else None)
+    preset, target = presets.table(table, asked), asked or "Qwen/Qwen3-4B"
     own = paper_target(target)
     shown = presets.embedded.orientation if request.embedded else own
     shipped = presets.embedded.shipped if request.embedded and target == presets.embedded.target else ()
