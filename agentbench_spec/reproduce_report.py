@@ -10,6 +10,7 @@ from agentbench_spec.plots import ThroughputPoint, draw_all
 from agentbench_spec.report import save_figures, write_report
 from agentbench_spec.report_grids import Cell, Grid
 from agentbench_spec.reproduce import Reproduced, write_record
+from agentbench_spec.stats import ends
 from agentbench_spec.tables import Table
 
 
@@ -56,5 +57,4 @@ def throughput_points(tables: Sequence[Table]) -> Iterator[ThroughputPoint]:
                 if cell.value is not None:
                     workload = table.title.rpartition(": ")[2]
                     name = f"{drafter}, {workload}" if len(tables) > 1 else drafter
-                    ends = (cell.interval.low, cell.interval.high) if cell.interval else (None, None)
-                    yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends)
+                    yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends(cell.interval))

@@ -38,6 +38,11 @@ class Interval:
     """Why the interval should be read with care; None if nothing is known against it."""
 
 
+def ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    """Low and high; both None where there is no interval."""
+    return (interval.low, interval.high) if interval else (None, None)
+
+
 def clustered_interval(
     parts: Array | Sequence[Sequence[float]],
     clusters: Sequence[Hashable],
