@@ -152,7 +152,10 @@ class Difference:
     """Two-sided permutation test: within each cluster the two drafters could be exchanged. None: one cluster."""
     turns: int
     needed: int | None = None
-    """Clusters at which a difference of 5 % would be seen with 80 % power, one test alone; None: unknown."""
+    """Clusters at which a difference of 5 % would be seen with 80 % power by one test alone; None: unknown.
+
+    At least 6: with fewer the permutation test cannot go below p = 0.05.
+    """
     p_holm: float | None = None
     """`p` corrected for all tests of one table; see `with_holm`."""
 
@@ -182,7 +185,7 @@ def paired_difference(
         clustered_interval(parts, clusters, _ratio_of_ratios, seed=seed, resamples=resamples),
         exchange_p(sums, seed=seed),
         len(parts),
-        need.needed if need else None,
+        max(need.needed, _LEAST_CLUSTERS) if need else None,
     )
 
 
@@ -197,7 +200,7 @@ def _ratio_of_ratios(sums: Array) -> Array:
     return (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
 
 
-_EXACT_CLUSTERS, _EXCHANGES = 12, 4000
+_EXACT_CLUSTERS, _EXCHANGES, _LEAST_CLUSTERS = 12, 4000, 6
 
 
 def exchange_p(sums: Array, *, seed: int) -> float | None:

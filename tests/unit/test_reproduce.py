@@ -115,6 +115,7 @@ def test_the_page_holds_the_table(results: Path) -> None:
     """Fails if the page shows the runs and not the table they were made for, or the paper's line cannot be told."""
     (folder,) = results.glob("table3-*")
     page = (folder / "table3.html").read_text("utf-8")
+    assert 0 < page.find("Benchmark card") < page.find("no checkpoint"), "the card comes before the table"
     assert "in form only" in page and "DLite, paper, Qwen3-4B" in page and "no checkpoint" in page
 
 
@@ -169,7 +170,9 @@ def test_table4_serves_more_at_concurrency_4(presets: Path, tmp_path: Path) -> N
         assert four.busy_rows is not None and four.busy_rows > 2
     assert rows["ngram", 1].rounds == rows["ngram", 4].rounds
     (folder,) = tmp_path.glob("table4-*")
-    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in (folder / "table4.html").read_text()
+    page = (folder / "table4.html").read_text("utf-8")
+    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in page
+    assert 0 < page.find("Benchmark card") < page.find("concurrency 4") and "% of the speed the memory allows" in page
     read = pd.read_csv(folder / "table4.csv").set_index(["drafter", "figure", "column"])
     row = rows["ngram", 4]
     assert row.emitted is not None and row.decode_s is not None
