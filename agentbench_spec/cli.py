@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentbench_spec.errors import AgentBenchError, ConfigError
+from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning, cause_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +67,9 @@ def _errors() -> Iterator[None]:
     except AgentBenchError as error:
         _say(_one_line(error), "red", f"{type(error).__name__}: ")
         raise typer.Exit(1) from None
+    except SystemExit as error:  # no command of ours raises it: some plugin would end the process, as if all were well
+        _say(f"a plugin ended the command: {cause_of(error)}", "red", "ContractError: ")
+        raise typer.Exit(1) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing at exit either
         raise typer.Exit(1) from None
@@ -81,15 +85,45 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """A warning about the data is one plain line, like an error; all others look as they always do."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, DataWarning):
+            _say(str(message), "yellow", "warning: ")
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DataWarning)
+        warnings.showwarning = show
+        yield
+
+
 def _command(function: Callable[P, None]) -> Callable[P, None]:
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        with _errors():
+        with _errors(), _warnings():
             if str(Path.cwd()) not in sys.path:
                 sys.path.insert(0, str(Path.cwd()))  # so that "my_pkg.drafter:make" works from a checkout
             function(*args, **kwargs)
 
     return guarded
+
+
+def _mind_the_hub(*sources: str | None) -> None:
+    """Say so, and go on with its cache, if a source is on the hub and the hub does not answer; retries take minutes."""
+    from agentbench_spec.hub import go_offline_if_unreachable
+
+    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable(sources, os.environ)):
+        _say(told, "yellow", "warning: ")
+
+
+def _checkpoints(drafters: Sequence[str]) -> Iterator[str]:
+    """What follows the "=" of NAME=CHECKPOINT, where it can be a hub id."""
+    yield from (checkpoint for name in drafters if "/" in (checkpoint := name.partition("=")[2]))
 
 
 def _last_line(value: dict[str, Any]) -> None:
@@ -130,7 +164,6 @@ def run(
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
     from agentbench_spec.config import load_config
-    from agentbench_spec.run import run as run_rollouts
     from agentbench_spec.runfolder import read_manifest
 
     flags = {
@@ -159,6 +192,9 @@ def run(
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
+    _mind_the_hub(settings.target.source, *_checkpoints(settings.drafters), settings.workload.options.get("tokenizer"))
+    from agentbench_spec.run import run as run_rollouts  # loads the hub's libraries
+
     unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
     folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
     done: Outcome | ServedRun
@@ -262,6 +298,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    _mind_the_hub("Qwen/Qwen3-4B" if target is None and not embedded else target, *_checkpoints(drafter or ()))
     from agentbench_spec.export import sheet
     from agentbench_spec.reproduce import Request, table_folder
     from agentbench_spec.reproduce import reproduce as reproduce_table
@@ -415,6 +452,7 @@ def check(
     set_: Options = None,
 ) -> None:
     """Does a drafter keep its contract? Says which law broke, and at which call."""
+    _mind_the_hub(target, *_checkpoints([drafter, reference or ""]))
     from tqdm import tqdm
 
     from agentbench_spec.config import parse_options
@@ -497,6 +535,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Train a drafter for a target and write it in its published layout."""
+    _mind_the_hub(target)
     from agentbench_spec.config import parse_options
     from agentbench_spec.train.config import train_config
     from agentbench_spec.train.run import train as train_drafter
@@ -536,17 +575,28 @@ def build(
     set_: Options = None,
 ) -> None:
     """Build a workload's rollouts and write them as JSON lines."""
+    options = _options(set_, data, offline_standin)
+    _mind_the_hub(options.get("tokenizer"))
     from agentbench_spec.rollout import write_rollouts
-    from agentbench_spec.source import SUFFIXES, is_file, left_out, load_rollouts
+    from agentbench_spec.source import left_out, load_rollouts
 
-    if not is_file(out.name):
-        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
-    source = _workload(workload, _options(set_, data, offline_standin), lenient=lenient)
+    _check_out(out, [Path(workload)])
+    source = _workload(workload, options, lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
     _say(f"{written} rollouts written to {out}")
     _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
+
+
+def _check_out(out: Path, read: Sequence[Path]) -> None:
+    """Raises ConfigError for a rollouts file that could not be read back, or that takes the place of its own source."""
+    from agentbench_spec.source import SUFFIXES, is_file
+
+    if not is_file(out.name):
+        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
+    if out.exists() and any(path.exists() and path.samefile(out) for path in read):
+        raise ConfigError(f"--out {out}: is the file that is read; what is left out of it would be lost: name another")
 
 
 def _options(assignments: list[str] | None, data: Path | None, standin: bool) -> dict[str, Any]:
@@ -579,6 +629,7 @@ def import_(
     def tell(bad: BadLine) -> None:
         _say(str(bad), "red")
 
+    _check_out(out, paths)
     source = TraceImport(paths, format, name or out.name.partition(".")[0], None if strict else tell, skip=[out])
     written = write_rollouts(out, source.with_progress())
     _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
@@ -598,11 +649,20 @@ def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> No
     for warning in report.warnings:
         _say(f"warning: {warning}", "yellow")
     _say(f"{report.rollouts} good rollouts, {report.decode_points} decode points, {len(report.bad)} bad lines")
+    if report.rewritten_turns:
+        _say(
+            f"turns that are not append-only: {report.rewritten_turns} (views: {report.views}, in {report.viewed} "
+            f"rollouts; else the tools changed), so sections: {report.sections}"
+        )
     _last_line(
         {
             "ok": report.ok,
             "rollouts": report.rollouts,
             "decode_points": report.decode_points,
+            "viewed": report.viewed,
+            "views": report.views,
+            "rewritten_turns": report.rewritten_turns,
+            "sections": report.sections,
             "bad": [str(bad) for bad in report.bad],
             "sha256": report.sha256,
         }
@@ -630,6 +690,7 @@ def stats(
     ] = "table",
 ) -> None:
     """Turns, messages, calls; with --target also tokens, what of a turn's prefix survives, and windows exceeded."""
+    _mind_the_hub(target)
     from tqdm import tqdm
 
     from agentbench_spec.models import load_tokenizer
@@ -679,20 +740,23 @@ def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, win
 
 
 def _turns_tables(per_turn: pd.DataFrame, by: str, windows: Sequence[int]) -> Iterator[Table]:
-    """What a turn adds and loses, and how many turns exceed each window; one line a group."""
+    """What a turn adds and loses, to what, and how many turns exceed each window (tokens); one line a group."""
     spreads = ("reply_tokens", "new_tokens", "lost_tokens")
-    growth, over = _table(by), _table(by)
+    growth, survival, over = (_grouping_table(by) for _ in range(3))
     for name in spreads:
         growth.add_column(f"{name.replace('_', ' ')}\nmedian / p90 / max", justify="right", no_wrap=True)
-    for heading in ("append-only", "reuse"):
-        growth.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("append-\nonly", "reuse", *(f"lost tokens\nto {why}" for why in ("history", "tools", "template"))):
+        survival.add_column(heading, justify="right", no_wrap=True)
     for window in windows:
-        over.add_column(f"turns over\n{window:,} tokens", justify="right", no_wrap=True)
+        over.add_column(f"turns over\n{window:,}", justify="right", no_wrap=True)
     for group, row in per_turn.iterrows():
         cells = [" / ".join(_number(row[f"{name}_{end}"]) for end in ("median", "p90", "max")) for name in spreads]
-        growth.add_row(Text(str(group)), *cells, *(_number(row[name], ".1%") for name in ("append_only", "reuse")))
+        growth.add_row(Text(str(group)), *cells)
+        shares = (_number(row[name], ".1%") for name in ("append_only", "reuse"))
+        lost = (_number(row[f"lost_to_{why}"]) for why in ("history", "tools", "template"))
+        survival.add_row(Text(str(group)), *shares, *lost)
         over.add_row(Text(str(group)), *(_number(row[f"over_{window}"]) for window in windows))
-    yield from (growth, over)
+    yield from (growth, survival, over)
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
@@ -703,17 +767,23 @@ def _stats_tables(grouped: pd.DataFrame, by: str) -> Iterator[Table]:
     """Counts, then sizes: the columns min, median and max of one quantity as one cell."""
     sizes = [str(name).removesuffix("_min") for name in grouped.columns if str(name).endswith("_min")]
     counts = [str(name) for name in grouped.columns if not str(name).endswith(("_min", "_median", "_max"))]
-    yield _grouped_table(grouped, by, {name.replace("_", " "): [name] for name in counts})
+    yield _grouped_table(grouped, by, {name.replace("_", "\n"): [name] for name in counts})
+    if not grouped["views"].any():
+        sizes.remove("max_prompt_characters")  # without views it is the first column but for the last reply
     ends = ("min", "median", "max")
-    yield _grouped_table(
-        grouped,
-        by,
-        {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in sizes},
-    )
+    for pair in (sizes[i : i + 2] for i in range(0, len(sizes), 2)):  # three are wider than a terminal
+        columns = {f"{size.replace('_', ' ')}\n{' / '.join(ends)}": [f"{size}_{end}" for end in ends] for size in pair}
+        yield _grouped_table(grouped, by, columns)
+
+
+def _grouping_table(by: str) -> Table:
+    table = _table()
+    table.add_column(by, no_wrap=True)
+    return table
 
 
 def _grouped_table(grouped: pd.DataFrame, by: str, columns: dict[str, list[str]]) -> Table:
-    table = _table(by)
+    table = _grouping_table(by)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for group, row in grouped.iterrows():

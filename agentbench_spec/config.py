@@ -80,10 +80,14 @@ class WorkloadConfig(_Section):
     """Passed to the workload's factory."""
 
 
+MOST_DRAFT_TOKENS = 1024
+"""The target scores every draft token of a round at once, k + 1 rows of the vocabulary: far fewer pay off."""
+
+
 class DecodeConfig(_Section):
     """How a turn is decoded."""
 
-    k: int = Field(default=7, ge=0)
+    k: int = Field(default=7, ge=0, le=MOST_DRAFT_TOKENS)
     """Draft tokens per round."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Output cap of a turn, its first token included."""
@@ -274,6 +278,7 @@ _WAY_OUT = {
     "dict_type": "expected a table of options",
     "tuple_type": 'expected a list; write ["ngram", "suffix"]',
     "string_type": 'expected text; put it in quotes: "{input}"',
+    "less_than_equal": "expected at most {le}; lower it",
 }
 
 
@@ -289,6 +294,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
     reason = _WAY_OUT.get(first["type"], "{message}").format(
         input=first["input"],
         message=first["msg"],
+        le=first.get("ctx", {}).get("le"),
         key=next((k for k in _keys(RunConfig) if k.startswith(where)), where),
     )
     return f"setting {where}: {reason}, got {first['input']!r:.80}{source}{more}"

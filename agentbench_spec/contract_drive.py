@@ -95,7 +95,7 @@ class Seat:
         try:
             with torch.inference_mode():  # as the engine calls it
                 return act()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.broken(f"{what} raised {type(error).__name__}: {error}") from error
 
     def observe(self, span: Span) -> None:

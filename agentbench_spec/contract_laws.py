@@ -52,7 +52,7 @@ def play(bench: Bench, target: Target, ks: Sequence[int], chunk: int) -> list[Pl
     cap = bench.max_new_tokens
     try:
         return play_turns(target, drafters, bench.prompts, k=each, chunk_tokens=chunk, max_new_tokens=cap)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Broken(f"chunks of {chunk}, k in {[*ks]}: {type(error).__name__}: {error}") from error
 
 

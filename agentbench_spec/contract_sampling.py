@@ -105,7 +105,7 @@ def sample(seat: Seat, prefix: Sequence[int], k: int, sampling: Sampling) -> Sam
             for row in range(target.rows):
                 drafter.truncate(row, position)
                 target.truncate(row, position)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Broken(f"after {counts.total()} draws: {type(error).__name__}: {error}") from error
         counts.update((turn.output[1], turn.output[2]) for turn in turns)
         matched += sum(r.matched for turn in turns for r in turn.rounds)

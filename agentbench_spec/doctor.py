@@ -16,7 +16,7 @@ _OPTIONAL = {
     "bfcl_eval": "pip install --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0",
     "matplotlib": "pip install 'agentbench-spec[notebooks]'",
     "httpx": "pip install 'agentbench-spec[sglang]'",
-    "swebench": "pip install 'agentbench-spec[swebench]'",
+    "swebench": "pip install --no-deps swebench==5.0.2",
 }
 """Import name -> what installs it. Only looked for, never imported."""
 

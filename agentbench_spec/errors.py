@@ -9,7 +9,9 @@ AgentBenchError
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class AgentBenchError(Exception):
@@ -26,6 +28,22 @@ class ContractError(AgentBenchError):
 
 class MeasurementError(AgentBenchError):
     """A run broke one of the invariants that make its numbers mean anything."""
+
+
+def cause_of(error: BaseException) -> str:
+    """What went wrong inside a plugin, and where, in one line; the whole traceback is that of the chained error."""
+    if isinstance(error, SystemExit):
+        what = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, SyntaxError):
+        return what  # it says where itself; its traceback is the importer's
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    return f"{what} (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else what
+
+
+class DataWarning(UserWarning):
+    """The data can be used, but a reader of the results must know something about it."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:

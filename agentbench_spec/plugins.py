@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from agentbench_spec.errors import ConfigError, ContractError, unknown_name
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 
 if TYPE_CHECKING:
     from agentbench_spec.drafting import Drafter
@@ -44,6 +44,8 @@ class _Factory:
     """A plugin's factory and the words that name it in an error."""
 
     label: str
+    entry: str
+    """Where it is: module:factory."""
     make: Callable[..., Any]
 
 
@@ -59,7 +61,7 @@ def load_drafter(name: str, /, **options: Any) -> Drafter:
     """The drafter called `name`, made with `options`; "name=ARG" is short for `checkpoint=ARG`.
 
     Raises ConfigError for an unknown name or option, a missing option and a dependency that is not installed;
-    ContractError if what the factory returns is not a drafter.
+    ContractError if its import or its factory fails or calls sys.exit, or what the factory returns is no drafter.
     """
     base, given, checkpoint = name.partition("=")
     if given:
@@ -113,7 +115,7 @@ def _find_by_entry_point(kind: Kind, name: str) -> _Factory:
         raise ConfigError(f"{kind} {name!r} is claimed by several packages; write one of these instead: {choices}")
     label = f"{kind} {name!r} of {_distribution(points[0])}"
     module, _, path = points[0].value.partition(":")
-    return _Factory(label, _import(label, module, path, wrong_path=ContractError))
+    return _Factory(label, points[0].value, _import(label, module, path, wrong_path=ContractError))
 
 
 def _find_by_path(kind: Kind, name: str) -> _Factory:
@@ -121,7 +123,7 @@ def _find_by_path(kind: Kind, name: str) -> _Factory:
     label = f"{kind} {name!r}"
     if not module or not path or module.startswith("."):
         raise ConfigError(f"{label}: write package.module:factory")
-    return _Factory(label, _import(label, module, path, wrong_path=ConfigError))
+    return _Factory(label, name, _import(label, module, path, wrong_path=ConfigError))
 
 
 def _import(label: str, module: str, path: str, *, wrong_path: type[Exception]) -> Callable[..., Any]:
@@ -134,6 +136,8 @@ def _import(label: str, module: str, path: str, *, wrong_path: type[Exception]) 
         raise _missing_dependency(label, error) from error
     except ImportError as error:
         raise _missing_dependency(label, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(label, f"importing {module} (entry point {module}:{path}) failed", error) from error
     try:
         factory = reduce(getattr, path.split("."), cast(Any, loaded))
     except AttributeError as error:
@@ -150,12 +154,22 @@ def _missing_dependency(label: str, error: ImportError) -> ConfigError:
     return ConfigError(f"{label} cannot be imported: {error}")
 
 
+def _broken(label: str, what: str, error: BaseException) -> ContractError:
+    return ContractError(f"{label}: {what}: {cause_of(error)}")
+
+
 def _make(factory: _Factory, options: Mapping[str, Any]) -> Any:
     _check_options(factory, options)
     try:
         return factory.make(**options)
+    except AgentBenchError:
+        raise
     except ImportError as error:
         raise _missing_dependency(factory.label, error) from error
+    except OSError as error:
+        raise ConfigError(f"{factory.label}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _broken(factory.label, f"its factory {factory.entry} failed", error) from error
 
 
 def accepts(kind: Kind, name: str, option: str) -> bool:

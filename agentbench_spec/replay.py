@@ -184,7 +184,7 @@ class Replayer:
             try:
                 turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
                 _check_passes(state.decoded.get(name), turn)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if name == BASELINE:
                     raise
                 session.drop(name, error)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.errors import ConfigError, ContractError, DataWarning
 from agentbench_spec.jsonl import BadLine, file_sha256, json_objects, require_file, write_json_lines
 from agentbench_spec.messages import FrozenModel, Message, ToolCall, View, shown, view_fault
 
@@ -23,6 +23,7 @@ __all__ = [
     "SCHEMA",
     "BadLine",
     "ConfigError",
+    "DataWarning",
     "FileWorkload",
     "Message",
     "Rollout",

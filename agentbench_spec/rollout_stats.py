@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from agentbench_spec.rollout import BadLine, Message, Rollout, file_sha256, read_rollouts
 
-__all__ = ["PromptTokens", "ValidationReport", "rollout_sizes", "rollout_stats", "summarize", "validate_rollouts"]
+__all__ = [
+    "PromptTokens",
+    "Rewrite",
+    "ValidationReport",
+    "rewrite",
+    "rollout_sizes",
+    "rollout_stats",
+    "summarize",
+    "validate_rollouts",
+]
 
 PromptTokens = Callable[[Rollout, int], int]
 """(rollout, index of a decode point) -> tokens of its prompt, as the target's renderer counts them."""
+
+Rewrite = Literal["history", "tools"]
+"""Why a prompt is not the one before it with more behind: earlier messages were shown otherwise, or tools changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +40,19 @@ class ValidationReport:
     rollouts: int
     """Lines that can be replayed."""
     decode_points: int
+    viewed: int = 0
+    """Rollouts with views: the model saw earlier messages otherwise than recorded."""
+    views: int = 0
+    rewritten_turns: int = 0
+    """Decode points whose prompt is not the one before it with more behind."""
     bad: tuple[BadLine, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     """Oddities of good rollouts that a replay survives but a reader should know."""
+
+    @property
+    def sections(self) -> int:
+        """Stretches of decode points over which the context only grew."""
+        return self.rollouts + self.rewritten_turns
 
     @property
     def ok(self) -> bool:
@@ -44,12 +67,34 @@ def validate_rollouts(path: Path) -> ValidationReport:
     """
     bad: list[BadLine] = []
     warnings: list[str] = []
-    rollouts = decode_points = 0
+    counts = dict.fromkeys(("rollouts", "decode_points", "viewed", "views", "rewritten_turns"), 0)
     for rollout in read_rollouts(path, on_bad=bad.append):
-        rollouts += 1
-        decode_points += len(rollout.decode_points())
+        counts["rollouts"] += 1
+        counts["decode_points"] += len(rollout.decode_points())
+        counts["viewed"] += bool(rollout.views)
+        counts["views"] += len(rollout.views)
+        counts["rewritten_turns"] += sum(why is not None for _, why in _rewrites(rollout))
         warnings += (f"{rollout.id}: {text}" for text in _oddities(rollout))
-    return ValidationReport(path, file_sha256(path), rollouts, decode_points, tuple(bad), tuple(warnings))
+    return ValidationReport(path, file_sha256(path), **counts, bad=tuple(bad), warnings=tuple(warnings))
+
+
+def rewrite(rollout: Rollout, before: int, point: int) -> Rewrite | None:
+    """Why the prompt of decode point `point` does not begin with all the model saw at `before` and said there.
+
+    before: the decode point before it. None: it does, so that only a chat template can lose tokens.
+    """
+    between = [message.tools for message in rollout.messages[before:point]]
+    if any(before < view.at <= point for view in rollout.views):
+        seen = (*rollout.context_at(before), rollout.messages[before])
+        if rollout.context_at(point)[: len(seen)] != seen:
+            return "history"
+    changed = any(tools is not None for tools in between) and rollout.tools_at(point) != rollout.tools_at(before)
+    return "tools" if changed else None
+
+
+def _rewrites(rollout: Rollout) -> Iterator[tuple[int, Rewrite | None]]:
+    """(decode point, why its prompt is not append-only) of every decode point but the first."""
+    return ((point, rewrite(rollout, before, point)) for before, point in pairwise(rollout.decode_points()))
 
 
 def _oddities(rollout: Rollout) -> Iterator[str]:
@@ -75,9 +120,13 @@ def _declared(tools: Iterable[dict[str, Any]]) -> set[str]:
 def rollout_sizes(rollout: Rollout, *, prompt_tokens: PromptTokens | None = None) -> dict[str, Any]:
     """One row of sizes; the token columns are None unless `prompt_tokens` counts them.
 
-    turns: decode points. references: those with a recorded reply. characters: content, reasoning and calls as JSON.
+    turns: decode points. references: those with a recorded reply. characters: content, reasoning and calls as JSON, of
+    the whole record. views: places where the model saw earlier messages otherwise. rewritten_turns: those whose prompt
+    is not the one before it with more behind. sections: stretches of turns over which the context only grew.
+    max_prompt_characters: of the messages the model saw at once, which views may have cut, tools not counted.
     """
     points = rollout.decode_points()
+    rewritten = sum(why is not None for _, why in _rewrites(rollout))
     roles = [message.role for message in rollout.messages]
     tokens = [prompt_tokens(rollout, i) for i in points] if prompt_tokens else []
     return {
@@ -92,13 +141,30 @@ def rollout_sizes(rollout: Rollout, *, prompt_tokens: PromptTokens | None = None
         "tool_results": roles.count("tool"),
         "tools": len(rollout.tools),
         "tool_changes": sum(message.tools is not None for message in rollout.messages),
+        "views": len(rollout.views),
+        "rewritten_turns": rewritten,
+        "sections": min(1, len(points)) + rewritten,
         "tools_characters": len(_json(rollout.tools)),
         "characters": sum(map(_characters, rollout.messages)),
+        "max_prompt_characters": _max_prompt_characters(rollout, points),
         "largest_result_characters": max((len(m.content) for m in rollout.messages if m.role == "tool"), default=0),
         "first_prompt_tokens": tokens[0] if tokens else None,
         "last_prompt_tokens": tokens[-1] if tokens else None,
         "max_prompt_tokens": max(tokens, default=None),
     }
+
+
+def _max_prompt_characters(rollout: Rollout, points: Sequence[int]) -> int:
+    if not rollout.views:
+        return sum(map(_characters, rollout.messages[: points[-1]])) if points else 0
+    known: dict[int, int] = {}  # by identity: views show the same messages again and again
+
+    def counted(message: Message) -> int:
+        if id(message) not in known:
+            known[id(message)] = _characters(message)
+        return known[id(message)]
+
+    return max(sum(map(counted, rollout.context_at(point))) for point in points)
 
 
 def _characters(message: Message) -> int:
@@ -116,11 +182,11 @@ def rollout_stats(rollouts: Iterable[Rollout], *, prompt_tokens: PromptTokens | 
 
 
 def summarize(stats: pd.DataFrame, by: str = "category") -> pd.DataFrame:
-    """Count of rollouts, totals of turns, references and tool calls, and min, median, max of the sizes, by group."""
+    """Count of rollouts; totals of turns, references, calls, rewrites; min, median, max of the sizes; by group."""
     groups = stats.groupby(by, sort=False, dropna=False)
-    totals = groups[["turns", "references", "tool_calls"]].sum()
+    totals = groups[["turns", "references", "tool_calls", "views", "rewritten_turns", "sections"]].sum()
     totals.insert(0, "rollouts", groups.size())
-    for column in ("characters", "first_prompt_tokens", "max_prompt_tokens"):
+    for column in ("characters", "max_prompt_characters", "first_prompt_tokens", "max_prompt_tokens"):
         if stats[column].notna().all():
             for name in ("min", "median", "max"):
                 totals[f"{column}_{name}"] = groups[column].agg(name)

@@ -189,7 +189,7 @@ class Bench:
                 session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
-        except Exception:
+        except (Exception, SystemExit):
             if name == BASELINE:
                 raise
             return None

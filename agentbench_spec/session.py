@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError, ContractError, MeasurementError, cause_of
 from agentbench_spec.loop import Limits, Turn, decode, span_of
 from agentbench_spec.render import common_prefix
 from agentbench_spec.sampling import RowSampler
@@ -63,9 +63,9 @@ class Session:
         """Names of the drafters that are still in, in the order given."""
         return list(self._drafters)
 
-    def drop(self, name: str, why: Exception) -> None:
+    def drop(self, name: str, why: Exception | SystemExit) -> None:
         """Take a drafter out for the rest of this session."""
-        self.failed[name] = why
+        self.failed[name] = ContractError(cause_of(why)) if isinstance(why, SystemExit) else why
         del self._drafters[name]
 
     @torch.inference_mode()
@@ -162,7 +162,7 @@ class _Ingesting(Stopwatch):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool | None:
         super().__exit__(kind, error, trace)
         self._ingest_s[self._name] += self.seconds
-        if isinstance(error, Exception):
+        if isinstance(error, Exception | SystemExit):  # a plugin that ends the process would end the others' run
             self._session.drop(self._name, error)
             return True
         return None

@@ -14,7 +14,7 @@ from torch import nn
 from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError, unknown_name
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.loop import Limits
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.render import Renderer, stop_ids
@@ -78,7 +78,10 @@ class Setup:
 
     @property
     def capacity(self) -> int:
-        """Tokens a text may have. Raises ConfigError if they are beyond the window or leave no room for a reply."""
+        """Tokens a text may have.
+
+        Raises ConfigError if they are beyond the window, or leave no room for reply or draft.
+        """
         target, window = self.config.target, self.loaded.model.config.max_position_embeddings
         wanted = target.capacity_tokens
         if wanted is not None and wanted > window and target.beyond_window == "refuse":
@@ -90,6 +93,11 @@ class Setup:
         if capacity <= self.limits.max_new_tokens:
             raise ConfigError(
                 f"decode.max_new_tokens={self.limits.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
+                f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+            )
+        if capacity <= self.limits.k:
+            raise ConfigError(
+                f"decode.k={self.limits.k} drafts more tokens in a round than {capacity} tokens have room for "
                 f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
             )
         return int(capacity)
@@ -107,8 +115,16 @@ class Setup:
         return target
 
     def open(self, label: str, drafter: Drafter, target: Target, rows: int = 1) -> Drafter:
-        """Open the drafter for so many rows of the target and give its networks fast linears; returns it."""
-        drafter.open(target.info, rows=rows, capacity=target.capacity + self._slack)
+        """Open the drafter for so many rows of the target and give its networks fast linears; returns it.
+
+        Raises ContractError naming the drafter if it fails without saying why in an error of ours.
+        """
+        try:
+            drafter.open(target.info, rows=rows, capacity=target.capacity + self._slack)
+        except AgentBenchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ContractError(f"drafter {label!r}: open() failed: {cause_of(error)}") from error
         for network in drafter.networks() if self.config.target.fast_linears else ():
             self.kernels[label] = self.kernels.get(label, {}) | _accelerated(network)
         return drafter

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
-from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of
 from agentbench_spec.rollout import FileWorkload, Rollout, Workload
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -98,10 +98,9 @@ def _not_a_rollouts_file(name: str) -> str:
 def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[Rollout]:
     """All rollouts of `workload`, with a bar if it takes long.
 
-    Raises ConfigError if there are none, ContractError if one is not a rollout or two share an id.
+    Raises ConfigError if there are none, ContractError if one is no rollout, two share an id, or reading them fails.
     """
-    source = workload.rollouts(limit=limit, seed=seed)
-    rollouts = list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+    rollouts = _read(workload, limit, seed)
     seen: set[str] = set()
     for rollout in rollouts:
         if not isinstance(rollout, Rollout):
@@ -114,14 +113,50 @@ def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[R
     return rollouts
 
 
+def _read(workload: Workload, limit: int | None, seed: int) -> list[Rollout]:
+    """Raises ContractError naming the workload if it fails without an error of ours, or ends the process."""
+    try:
+        source = workload.rollouts(limit=limit, seed=seed)
+        return list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+    except (AgentBenchError, OSError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise ContractError(f"workload {workload.name}: reading its rollouts failed: {cause_of(error)}") from error
+
+
 def left_out(workload: Workload) -> list[str]:
     """What a workload passed over while its rollouts were read, bad or of no use: file, line, field and reason."""
     return [str(bad) for field in ("bad_lines", "left_out") for bad in getattr(workload, field, ())]
 
 
 def data_facts(workload: Workload, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """What a manifest says about the data."""
-    return {"rollouts": len(rollouts), "sha256": _digest(rollouts), "left_out": left_out(workload)}
+    """What a manifest says about the data: how much, its digest, where it comes from, and what was left out."""
+    return {
+        "rollouts": len(rollouts),
+        "sha256": _digest(rollouts),
+        "sources": _sources(rollouts),
+        "left_out": left_out(workload),
+    }
+
+
+_NAMED_FILES = 16
+"""A source of more files is named without them: each rollout's own `source` has its file."""
+
+
+def _sources(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
+    """Every data set that gave rollouts, with the commit or version it was read at, its files and their digests."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for rollout in rollouts:
+        said = {name: rollout.source.get(name) for name in ("name", "version", "revision", "licence", "via")}
+        known = {name: value for name, value in said.items() if value is not None}
+        entry = found.setdefault(tuple(map(str, said.values())), {**known, "rollouts": 0, "files": {}})
+        entry["rollouts"] += 1
+        if (file := rollout.source.get("file")) is not None:
+            entry["files"][str(file)] = rollout.source.get("sha256")
+    for entry in found.values():
+        if len(entry["files"]) > _NAMED_FILES:
+            entry["files"] = len(entry["files"])
+    return list(found.values())
 
 
 def _digest(rollouts: Iterable[Rollout]) -> str:

@@ -2,7 +2,8 @@
 
 The text before a turn's prompt is the previous turn's prompt and its recorded reply. A chat template need not keep it:
 what it changes must be prefilled again, however much is cached. So *lost* tokens are those of the previous text that
-the new prompt does not begin with; a template is append-only on a rollout if no turn loses any.
+the new prompt does not begin with; a template is append-only on a rollout if no turn loses any. Prompts hold what the
+model really saw: where its history was rewritten (views of a rollout), the loss is the run's own, not the template's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pandas as pd
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.render import common_prefix
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.rollout_stats import rollout_sizes
+from agentbench_spec.rollout_stats import rewrite, rollout_sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,9 @@ __all__ = ["WINDOWS", "Measured", "measure_rollouts", "plot_turns", "summarize_t
 WINDOWS = (8_192, 32_768, 40_960, 65_536, 131_072)
 """Context windows that targets commonly have, in tokens."""
 _SHOWN_ROLLOUTS = 100
+_REWRITTEN = "tab:orange"
+_REASONS = ("history", "tools", "template")
+"""What can lose tokens: the run itself cut or changed its history, or its tools changed, or the template did it."""
 
 
 class Renders(Protocol):
@@ -52,10 +56,12 @@ def turn_sizes(rollout: Rollout, renderer: Renders) -> Iterator[dict[str, Any]]:
 
     prompt_tokens; reply_tokens (None where the reply is a placeholder of ours); kept_tokens: of the previous text, as
     they stand at the start of this prompt; lost_tokens: of the previous text, not kept; new_tokens: to prefill;
-    reuse: kept / prompt. The last four are None at the first turn, which has no previous text.
+    reuse: kept / prompt. These are None at the first turn, which has no previous text. rewritten: "history" where the
+    model saw earlier messages otherwise than at the turn before, "tools" where the tool list changed, else None.
     """
     before: list[int] | None = None
-    for turn, message in enumerate(rollout.decode_points()):
+    points = rollout.decode_points()
+    for turn, message in enumerate(points):
         prompt, reply = renderer.prompt(rollout, message), renderer.reply(rollout, message)
         synthetic = rollout.messages[message].synthetic
         kept = None if before is None else common_prefix(before, prompt)
@@ -71,6 +77,7 @@ def turn_sizes(rollout: Rollout, renderer: Renders) -> Iterator[dict[str, Any]]:
             "lost_tokens": None if before is None or kept is None else len(before) - kept,
             "new_tokens": None if kept is None else len(prompt) - kept,
             "reuse": None if kept is None else kept / len(prompt),
+            "rewritten": rewrite(rollout, points[turn - 1], message) if turn else None,
         }
         before = [*prompt, *reply]
 
@@ -98,8 +105,9 @@ def summarize_turns(turns: pd.DataFrame, by: str = "category", windows: Sequence
     """Growth, survival and windows by group.
 
     new_tokens_*, lost_tokens_*: over turns that have a predecessor. append_only: share of those that lost nothing.
-    reuse: their kept tokens / their prompt tokens. over_N: turns whose prompt alone exceeds N tokens, and in
-    rollouts_over_N how many rollouts have one.
+    reuse: their kept tokens / their prompt tokens. rewritten_turns: those whose history or tools were not those of the
+    turn before; lost_to_history, lost_to_tools, lost_to_template: all lost tokens, by the reason. over_N: turns whose
+    prompt alone exceeds N tokens, and in rollouts_over_N how many rollouts have one.
     """
     return pd.DataFrame(
         {name: _summary(group, windows) for name, group in turns.groupby(by, sort=False, dropna=False)}
@@ -115,6 +123,9 @@ def _summary(turns: pd.DataFrame, windows: Sequence[int]) -> dict[str, Any]:
     row |= {f"lost_tokens_{name}": value for name, value in _spread(later["lost_tokens"]).items()}
     row["append_only"] = float((later["lost_tokens"] == 0).mean()) if len(later) else None
     row["reuse"] = float(later["kept_tokens"].sum() / later["prompt_tokens"].sum()) if len(later) else None
+    row["rewritten_turns"] = int(later["rewritten"].notna().sum())
+    reasons = later["rewritten"].fillna("template")
+    row |= {f"lost_to_{why}": int(later["lost_tokens"][reasons == why].sum()) for why in _REASONS}
     for window in windows:
         over = turns[turns["prompt_tokens"] > window]
         row |= {f"over_{window}": len(over), f"rollouts_over_{window}": over["id"].nunique()}
@@ -154,6 +165,7 @@ def _draw_growth(axes: Axes, turns: pd.DataFrame, windows: Sequence[int]) -> Non
     groups = list(turns.groupby("id", sort=False))
     for _, group in groups[:_SHOWN_ROLLOUTS]:
         axes.plot(group["turn"], group["prompt_tokens"], color="tab:blue", alpha=0.4, linewidth=1)
+        _mark_rewritten(axes, group)
     top = turns["prompt_tokens"].max()
     for window in windows:
         if window < 1.5 * top:
@@ -165,6 +177,16 @@ def _draw_growth(axes: Axes, turns: pd.DataFrame, windows: Sequence[int]) -> Non
         ylabel="prompt tokens",
         title="Context" + (f" ({left_out} more rollouts not drawn)" if left_out > 0 else ""),
     )
+    if count := int(turns["rewritten"].notna().sum()):
+        handle = axes.plot([], [], "o", color=_REWRITTEN, markersize=4)
+        axes.legend(handle, [f"history or tools rewritten: {count} turns"], fontsize=7)
+
+
+def _mark_rewritten(axes: Axes, group: pd.DataFrame) -> None:
+    """A dot on each turn before which the run itself changed what came before."""
+    marked = group[group["rewritten"].notna()]
+    if len(marked):
+        axes.plot(marked["turn"], marked["prompt_tokens"], "o", color=_REWRITTEN, markersize=4, gid="rewritten")
 
 
 def _draw_change(axes: Axes, turns: pd.DataFrame) -> None:
@@ -174,5 +196,5 @@ def _draw_change(axes: Axes, turns: pd.DataFrame) -> None:
         shares = [(i + 1) / len(values) for i in range(len(values))]
         axes.step(values, shares, where="post", label=column.replace("_", " "), color=colour)
     axes.set_xscale("symlog")
-    axes.set(xlabel="tokens of a turn", ylabel="share of turns", title="Added, and lost to the template")
+    axes.set(xlabel="tokens of a turn", ylabel="share of turns", title="Added, and lost of what was there")
     axes.legend()

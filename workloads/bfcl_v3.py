@@ -18,6 +18,7 @@ from .bfcl.apis import require_executor
 from .bfcl.build import BuildOptions, build_rollout
 from .bfcl.source import CATEGORIES, BfclData, Entry, RowFault, folder_data, installed_data
 from .bfcl.tools import ToolsForm
+from .standins import requested_standin
 
 __all__ = ["CATEGORIES", "SHIPPED", "SHIPPED_ROWS", "BfclV3", "make", "write_shipped"]
 
@@ -43,6 +44,7 @@ def make(
     distractors: int | None = None,
     parallel_calls: bool = False,
     strict: bool | None = None,
+    offline_standin: bool = False,
 ) -> Workload:
     """BFCL-v3 multi-turn rollouts.
 
@@ -54,9 +56,12 @@ def make(
     parallel_calls: one assistant message for all calls of a user turn, not one message a call.
     strict: True stops at every fault of the data; None repairs the one known in the pinned data
     (multi_turn_base_154) and stops at any other; False cuts or leaves out bad rows, listed in `bad_lines`.
+    offline_standin: generated sessions of like shape, plainly labelled; the shipped sample is real, and better.
 
     Raises ConfigError if the data or the package is absent (nothing is used in their place) or an option is unknown.
     """
+    if standin := requested_standin("bfcl_v3", offline_standin, data=data, subset=subset, ids=ids):
+        return standin
     names = _checked(categories)
     wanted = None if ids is None else set(_split(ids))
     if tools is not None and tools not in get_args(ToolsForm):

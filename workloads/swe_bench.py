@@ -13,6 +13,10 @@ below) or from the hub:
 | swe-gym | SWE-Gym/OpenHands-Sampled-Trajectories (6,055) | none on the card |
 
 Size: 15 to 50 steps and 10K to 60K tokens a run (few samples; shards are large, so the first file is read by default).
+Instances: a run is labelled with what is known of its instance (`workloads/instances.py`). By the package `swebench`,
+where it is installed: repository, language, log parser and kind of grading, told by the id. By `instances=PATH` (rows
+of a SWE-bench set, or a task repository of swebench 5): also version, base commit, date, difficulty, and how many
+tests decide. swebench 5.0.2 holds no versions and no test commands, so without that path they are not labels.
 The paper: "SWE-Bench", 50 prompts at a 64K setting. A predecessor of its code reads a data set's ready `text` column,
 so it was most likely one long prompt, which is `swe_bench_prompt`; `swe_bench` is the stronger, growing form. The two
 have different names because their numbers cannot be compared.
@@ -27,6 +31,7 @@ from pathlib import Path
 from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, Workload
 
 from .access import HubSource, locate
+from .instances import Instances, known_instances
 from .questions import has_turns, question_rollout, turns_rollout
 from .rows import Row, RowWorkload
 from .standins import requested_standin
@@ -55,6 +60,7 @@ def make(
     reserve_tokens: int = 1024,
     min_tokens: int = 0,
     count: int | None = 50,
+    instances: str | Path | None = None,
     lenient: bool = False,
     offline_standin: bool = False,
 ) -> Workload:
@@ -62,11 +68,12 @@ def make(
 
     data: a rollouts file, or files of rows; None: the hub's `dataset`. tokenizer: the target whose tokenizer and
     template count; window_tokens=0: whole runs, no counting. reserve_tokens: room left for an output. min_tokens: only
-    runs whose last kept prompt has as many. count: rollouts where no limit is asked for; None: all.
+    runs whose last kept prompt has as many. count: rollouts where no limit is asked for; None: all. instances: rows of
+    a SWE-bench set, or a task repository, for the labels; None: what the package `swebench` knows, if installed.
 
     Raises ConfigError if the data cannot be had, or a window is asked for without a tokenizer.
     """
-    if standin := requested_standin(NAME, offline_standin, data=data, revision=revision):
+    if standin := requested_standin(NAME, offline_standin, data=data, revision=revision, instances=instances):
         return standin
     if dataset not in DATASETS:
         raise ConfigError(f"dataset: unknown {dataset!r}; known: {', '.join(DATASETS)}")
@@ -74,10 +81,11 @@ def make(
         raise ConfigError(f"reserve_tokens: expected 0 to less than {window_tokens}, found {reserve_tokens}")
     counter = counter_for(tokenizer, f"the window of {window_tokens} tokens") if window_tokens else None
     fit = Fit(counter, window_tokens, reserve_tokens, min_tokens)
+    known = known_instances(instances)
     found = locate(NAME, data, DATASETS[dataset], revision=revision)
 
     def build(row: Row) -> Rollout | None:
-        return fit(_run(row))
+        return fit(_labelled(_run(row), known))
 
     return _Limited(RowWorkload(NAME, found, build, lenient=lenient), count)
 
@@ -116,6 +124,13 @@ def _run(row: Row) -> Rollout:
     name = "/".join([instance or row.file.name.partition(".")[0], run or str(row.number)])
     made = row.imported(row.value, workload=NAME, name=name)
     return made.model_copy(update={"labels": {"category": row.optional("repo") or NAME, **made.labels}})
+
+
+def _labelled(rollout: Rollout, known: Instances) -> Rollout:
+    """The run with what is known of its instance; what the run itself says stands."""
+    instance, repo = (rollout.labels.get(name) for name in ("instance_id", "repo"))
+    found = known.labels(str(instance or ""), str(repo) if repo else None)
+    return rollout.model_copy(update={"labels": {**found, **rollout.labels}}) if found else rollout
 
 
 def make_prompt(

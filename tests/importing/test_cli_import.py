@@ -42,6 +42,25 @@ def test_importing_into_the_imported_folder_twice(tmp_path: Path) -> None:
         assert last_line(run("import", tmp_path, "-o", tmp_path / "out.jsonl"))["rollouts"] == 1
 
 
+def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
+    """Fails if importing or building a file onto itself loses its bad rows, or a link hides that it is the same."""
+    path = write(tmp_path / "t.jsonl", chat(said()), {"no": "rollout"})
+    (tmp_path / "link.jsonl").symlink_to(path)
+    before = path.read_bytes()
+    for out in (path, tmp_path / "link.jsonl"):
+        for command in (["import", path], ["build", path, "--lenient"]):
+            result = run(*command, "-o", out)
+            assert result.exit_code == 2 and "is the file that is read" in result.stderr.replace("\n", " ")
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    """Fails if import writes a name that `run --workload` then refuses."""
+    result = run("import", write(tmp_path / "t.jsonl", chat(said())), "-o", tmp_path / "out.json")
+    assert result.exit_code == 2 and "name it .jsonl or .jsonl.gz" in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "out.json").exists()
+
+
 def test_nothing_found_writes_nothing(tmp_path: Path) -> None:
     """Fails if an empty file stands where there was not one rollout, or an old one is lost."""
     write(tmp_path / "prose.log", b"INFO\n")

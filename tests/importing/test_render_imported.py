@@ -15,6 +15,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.importing import RowFault, convert_row
 from agentbench_spec.render import Renderer, common_prefix
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.turn_stats import turn_sizes
 
 NAMED = tuple(
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -148,3 +149,26 @@ def test_trap_tools_in_another_form_change_every_token() -> None:
     shown = {prompt(convert_row(chat(said(), tools=form)), 1) for form in forms}
     assert len(shown) == 1
     assert prompt(convert_row(chat(said(), tools=list(reversed(NAMED)))), 1) not in shown
+
+
+def test_trap_the_end_of_a_think_block_inside_a_text() -> None:
+    """Fails if a template that drops what stands before "</think>" in old replies goes unseen: the prefix is good up to
+    that place only, and no part of the record is lost."""
+    split = tokenizer("qwen3")
+    for plain, as_qwen3_does in _SPLITS:
+        assert split.chat_template.count(plain) == 1
+        split.chat_template = split.chat_template.replace(plain, as_qwen3_does)
+    rollout = convert_row(chat(said("<think>HM</think>\n\nDone."), {"role": "user", "content": "More"}, said("End")))
+    assert rollout.messages[1].content == "<think>HM</think>\n\nDone."
+    renderer = Renderer(split)
+    assert "HM" in split.decode(renderer.reply(rollout, 1)), "the record is emitted whole"
+    text = split.decode(renderer.prompt(rollout, 3))
+    assert "Done." in text and "HM" not in text
+    _, second = turn_sizes(rollout, renderer)
+    assert second["lost_tokens"] > len("HM") and second["rewritten"] is None
+
+
+_SPLITS = (
+    ("message.reasoning_content or ''", "message.reasoning_content or message.content.split('</think>')[0][7:]"),
+    ("{{- message.content -}}", "{{- message.content.split('</think>')[-1].lstrip('\\n') -}}"),
+)

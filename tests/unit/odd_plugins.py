@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -108,6 +109,43 @@ def broken() -> SequenceDrafter:
     return Broken("broken")
 
 
+class Quits(Repeat):
+    """Ends the process from a call of the loop, as a library's argument parser would: with the code of success."""
+
+    def before(self) -> None:
+        sys.exit(0)
+
+
+class QuitsAtOnce(Repeat):
+    def observe(self, span: object) -> None:
+        sys.exit(0)
+
+
+class NoOpening(Repeat):
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        raise RuntimeError("no room [at all]")
+
+
+def quits() -> SequenceDrafter:
+    return Quits("quits")
+
+
+def quits_at_once() -> SequenceDrafter:
+    return QuitsAtOnce("quits_at_once")
+
+
+def no_opening() -> SequenceDrafter:
+    return NoOpening("no_opening")
+
+
+def no_making() -> SequenceDrafter:
+    return Repeat("no_making", checkpoint="not a number")
+
+
+def quits_when_made() -> SequenceDrafter:
+    sys.exit(0)
+
+
 def short() -> SequenceDrafter:
     return Repeat("short", max_positions=330)
 
@@ -143,3 +181,25 @@ def not_rollouts() -> Listed:
 
 def none_at_all() -> Listed:
     return Listed()
+
+
+class Unreadable(Listed):
+    """A workload whose reading fails after the first rollout."""
+
+    def __init__(self, quit_: bool) -> None:
+        super().__init__()
+        self._quit = quit_
+
+    def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterable[object]:
+        yield session("a", 1)
+        if self._quit:
+            sys.exit(0)
+        raise KeyError("no such column")
+
+
+def fails_reading() -> Listed:
+    return Unreadable(False)
+
+
+def quits_reading() -> Listed:
+    return Unreadable(True)

@@ -179,6 +179,13 @@ def test_check_fails_a_drafter_that_breaks_a_law() -> None:
     assert "[never]" in done.err
 
 
+def test_check_names_the_call_in_which_a_drafter_ends_the_process() -> None:
+    """Fails if sys.exit(0) in a drafter makes `check` end at once, with the code of success."""
+    done = call("check", "odd_plugins:quits", "--on", "toy")
+    assert done.code == 1 and "lossless" in done.last["failed"]
+    assert any("SystemExit" in finding["message"] for finding in done.last["findings"])
+
+
 def test_check_runs_on_a_target_of_the_users_own(tiny: Path) -> None:
     """Fails if a drafter trained for one target can only be checked on others."""
     done = call("check", "none", "--target", tiny)

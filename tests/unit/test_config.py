@@ -41,6 +41,7 @@ def test_settings_of_the_run_to_continue_come_before_all_others(tmp_path: Path) 
         ("colour=red", r"unknown setting 'colour'$"),
         ("decode.k=true", "setting decode.k: .*integer, got True"),
         ('decode.k="4"', "setting decode.k: .*integer, got '4'"),
+        ("decode.k=1025", "setting decode.k: expected at most 1024; lower it, got 1025"),
         ("decode.k=-1", "setting decode.k: .*greater than or equal to 0"),
         ("decode.mode=forcd", "setting decode.mode: .*'generate' or 'forced', got 'forcd'"),
         ("decode.temperature=inf", "setting decode.temperature: .*finite"),

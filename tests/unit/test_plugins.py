@@ -262,6 +262,46 @@ def test_missing_dependency_of_a_plugin_is_named(tmp_path: Path) -> None:
     assert "needy 1.0" in message
 
 
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("import json\n\nraise RuntimeError('no licence')\n", "RuntimeError: no licence (at lame_plugin.py:3)"),
+        ("import sys\nsys.exit()\n", "it called sys.exit() (at lame_plugin.py:2)"),
+        ("import sys\nsys.exit('usage: lame')\n", "it called sys.exit('usage: lame') (at lame_plugin.py:2)"),
+        ("def make(:\n", "SyntaxError: "),
+        ("{}['x']\n", "KeyError: 'x' (at lame_plugin.py:1)"),
+    ],
+)
+def test_a_plugin_whose_import_fails_is_named_with_its_entry_point_and_cause(
+    tmp_path: Path, source: str, cause: str
+) -> None:
+    """Fails if an import that raises, or ends the process, looks like success or like a fault of ours; by entry point
+    and by path."""
+    site = plant(tmp_path, "lame", "lame = lame_plugin:make", lame_plugin=source)
+    kind, message = error_of("lame", site)
+    assert kind == "ContractError"
+    assert message.startswith(
+        "drafter 'lame' of lame 1.0: importing lame_plugin (entry point lame_plugin:make) failed: "
+    )
+    assert cause in message and "\n" not in message.strip()
+    kind, message = error_of("lame_plugin:make", site)
+    assert kind == "ContractError" and message.startswith("drafter 'lame_plugin:make': importing lame_plugin")
+
+
+def test_the_traceback_of_a_plugin_stays_in_the_chained_error(tmp_path: Path) -> None:
+    """Fails if the author of a broken plugin cannot see where it broke, but only our summary of it."""
+    site = plant(tmp_path, "lame", "lame = lame_plugin:make", lame_plugin="def f():\n    1 / 0\n\nf()\n")
+    code = """
+    import json, traceback
+    from agentbench_spec.plugins import load_drafter
+    try:
+        load_drafter("lame")
+    except Exception as error:
+        print(json.dumps([frame.lineno for frame in traceback.extract_tb(error.__cause__.__traceback__)][-2:]))
+    """
+    assert run_python(code, site) == [4, 2]
+
+
 def test_entry_point_to_a_module_that_is_not_there_is_the_authors_fault(tmp_path: Path) -> None:
     """Not the user's input: nobody can install the missing module."""
     site = plant(tmp_path, "hollow", "hollow = hollow_plugin.missing:make")

@@ -256,6 +256,70 @@ def test_a_broken_drafter_costs_its_own_rows_only(tiny: Path, rollouts: Path, tm
     assert read_manifest(tmp_path / "run")["warm_up_s"]["odd_plugins:broken"] is None
 
 
+@pytest.mark.parametrize("name", ["quits", "quits_at_once"])
+def test_a_drafter_that_ends_the_process_costs_its_own_rows_only(
+    tiny: Path, rollouts: Path, tmp_path: Path, name: str
+) -> None:
+    """Fails if a plugin's sys.exit(0), in the loop or in a prefill, ends everyone's run with the code of success."""
+    done = replay(tiny, rollouts, tmp_path / "run", "--drafter", f"odd_plugins:{name}", "--drafter", "ngram")
+    assert done.code == 1 and f"odd_plugins:{name}: not one turn could be decoded" in done.err
+    assert "ContractError: it called sys.exit(0) (at odd_plugins.py:" in done.err
+    status = {row.drafter: row.status for row in rows_of(tmp_path / "run")}
+    assert status == {"none": "ok", f"odd_plugins:{name}": "error", "ngram": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--drafter", "odd_plugins:no_opening"),
+            "drafter 'odd_plugins:no_opening': open() failed: RuntimeError: no room",
+        ),
+        (
+            ("--drafter", "odd_plugins:no_making"),
+            "its factory odd_plugins:no_making failed: ValueError: invalid literal",
+        ),
+        (
+            ("--drafter", "odd_plugins:quits_when_made"),
+            "quits_when_made failed: it called sys.exit(0) (at odd_plugins.py",
+        ),
+        (
+            ("--workload", "odd_plugins:fails_reading"),
+            "reading its rollouts failed: KeyError: 'no such column' (at odd_",
+        ),
+        (
+            ("--workload", "odd_plugins:quits_reading"),
+            "workload listed: reading its rollouts failed: it called sys.exit(0)",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_had_is_named_with_its_cause(
+    tiny: Path, rollouts: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    """Fails if a plugin's own fault shows as a traceback or as success, or lacks plugin, cause and place."""
+    done = replay(tiny, rollouts, tmp_path / "run", *arguments)
+    assert done.code == 1 and says in done.error and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--target", "/no/such/model", "--k", 100_000),
+            "setting decode.k: expected at most 1024; lower it, got 100000",
+        ),
+        (("--k", 1024), "decode.k=1024 drafts more tokens in a round than 1024 tokens have room for (the window"),
+        (("--k", 64, "--set", "target.capacity_tokens=64"), "in a round than 64 tokens have room for (target.capacity"),
+    ],
+)
+def test_more_draft_tokens_than_fit_are_refused(
+    tiny: Path, rollouts: Path, tmp_path: Path, arguments: tuple[object, ...], says: str
+) -> None:
+    """Fails if a mistyped k is answered by a full memory, or only after the model was loaded."""
+    done = replay(tiny, rollouts, tmp_path / "run", *arguments)
+    assert done.code == 2 and says in done.error and not (tmp_path / "run").exists()
+
+
 def test_one_drafter_with_two_checkpoints_is_two_drafters(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """Fails if their rows share a name, or one of them runs under the plain name of both."""
     names = ("odd_plugins:repeat=1", "odd_plugins:repeat=2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -37,11 +38,15 @@ def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
 
 
 def assert_renders(rollout: Rollout) -> None:
-    """Every message of the rollout stands in the last prompt or reply, in order, in each of the three templates."""
+    """Every message of the rollout stands in the last prompt or reply, in order, in each of the three templates; and
+    so does every tool in force."""
     last = rollout.decode_points()[-1]
     for name, tokenizer in tokenizers().items():
         renderer = Renderer(tokenizer)
         text = tokenizer.decode(renderer.prompt(rollout, last) + renderer.reply(rollout, last))
+        for tool in rollout.tools_at(last):
+            declared = json.dumps(tool["function"]["name"])
+            assert declared in text, f"{name}: the tool {declared} of {rollout.id} is not in the prompt"
         at = 0
         for i, message in enumerate(rollout.messages[: last + 1]):
             found = text.find(message.content.strip(), at)

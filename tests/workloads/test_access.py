@@ -10,7 +10,7 @@ import pytest
 from agentbench_spec_workloads.access import DATA_ROOT, Data, HubSource, installed_file, locate
 from agentbench_spec_workloads.rows import Row, RowLeftOut, RowWorkload
 
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, DataWarning
 from agentbench_spec.rollout import Message, Rollout, file_sha256
 
 HUB = HubSource("acme/set", ("data/test-*.jsonl",), "mit", "a" * 40)
@@ -80,11 +80,12 @@ def test_the_hub_cache_is_read_without_the_hub(tmp_path: Path) -> None:
     root = tmp_path / "cache" / "datasets--acme--set"
     file = write(root / "snapshots" / ("a" * 40) / "data" / "test-0.jsonl")
     found = locate("w", None, HUB, client=Forbidden(), environ=environ(tmp_path, HF_HUB_OFFLINE="1"))
-    assert found.files == (file,) and found.origin["revision"] == "a" * 40 and found.origin["via"] == "hub cache"
+    assert found.files == (file,) and found.origin["revision"] == "a" * 40 and found.origin["via"] == "hub"
     (root / "refs").mkdir()
     (root / "refs" / "main").write_text("a" * 40)
     unpinned = HubSource(HUB.repo, HUB.files, HUB.licence)
-    assert locate("w", None, unpinned, client=Forbidden(), environ=environ(tmp_path)).files == (file,)
+    with pytest.warns(DataWarning, match="acme/set"):
+        assert locate("w", None, unpinned, client=Forbidden(), environ=environ(tmp_path)).files == (file,)
 
 
 def test_a_broken_link_in_the_cache_is_said(tmp_path: Path) -> None:

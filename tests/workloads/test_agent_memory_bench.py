@@ -122,6 +122,7 @@ def test_what_cannot_run_is_listed_and_left_out(row: dict[str, Any], why: str, t
 def conversation() -> dict[str, Any]:
     talk = {f"session_{n}": [{"speaker": "Ann", "dia_id": f"D{n}:1", "text": f"news {n}"}] for n in (10, 2, 1)}
     talk["session_2"].append({"speaker": "Bob", "dia_id": "D2:2", "text": "look", "blip_caption": "a cat"})
+    talk["session_2"].append({"speaker": "Bob", "dia_id": "D2:3", "text": "and", "img_url": ["http://x.invalid/a.jpg"]})
     questions = [
         {"question": "Q about two?", "answer": 2022, "evidence": ["D1:1", "D2:1"], "category": 2},
         {"question": "Q nobody can answer?", "evidence": ["D10:1"], "category": 5},
@@ -135,12 +136,13 @@ def conversation() -> dict[str, Any]:
 
 
 def test_a_conversation_in_the_order_of_its_sessions(tmp_path: Path) -> None:
-    """Fails if session 10 comes before session 2, a question before its evidence, or too many are asked."""
+    """Fails if session 10 comes before session 2, a question before its evidence, too many are asked, or an image is
+    passed over in silence."""
     path = write(tmp_path / "data" / "locomo" / "locomo0.json", [conversation()])
     (made,) = load(path)
     users = [m.content for m in made.messages if m.role == "user"]
     assert users[0] == "Session 1\nAnn: news 1"
-    assert users[1] == "Session 2, May 2\nAnn: news 2\nBob: look [image: a cat]"
+    assert users[1] == "Session 2, May 2\nAnn: news 2\nBob: look [image: a cat]\nBob: and [image]"
     assert users[2:] == ["Q about two?", "Session 10\nAnn: news 10", "Q nobody can answer?", "Q at the end?"]
     answers = [made.messages[i] for i in made.decode_points()]
     assert answers[0].content == "2022" and not answers[0].synthetic

@@ -137,7 +137,7 @@ def test_sessions_render() -> None:
     assert_renders(next(iter(make(turns=14).rollouts())))
 
 
-STANDINS = sorted(set(available("workload")) - {"bfcl_v3", "synthetic_agent"})
+STANDINS = sorted(set(available("workload")) - {"synthetic_agent"})
 
 
 @pytest.mark.parametrize("name", STANDINS)

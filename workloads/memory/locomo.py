@@ -64,8 +64,14 @@ def _lines(row: Row, listed: list[Any], number: int) -> Iterator[str]:
     for i, said in enumerate(listed):
         if not isinstance(said, dict) or not isinstance(said.get("text"), str):
             raise row.fault(f"conversation.session_{number}[{i}].text", "expected text")
-        shown = f" [image: {said['blip_caption']}]" if said.get("blip_caption") else ""
-        yield f"{said.get('speaker', 'someone')}: {said['text']}{shown}"
+        yield f"{said.get('speaker', 'someone')}: {said['text']}{_image(said)}"
+
+
+def _image(said: dict[str, Any]) -> str:
+    """What stands for a picture: its caption, or that there was one."""
+    if caption := said.get("blip_caption"):
+        return f" [image: {caption}]"
+    return " [image]" if said.get("img_url") else ""
 
 
 def _answer(question: dict[str, Any]) -> Message:

@@ -31,6 +31,7 @@ class Prompts:
 
 _SESSIONS = 50
 _SHAPES: dict[str, Shape | Prompts] = {
+    "bfcl_v3": Shape(turns=10, observation_characters=120),
     "swe_bench": Shape(turns=30, context_characters=200_000, repetition=0.3),
     "swe_bench_prompt": Prompts(200_000),
     "agent_long_bench": Shape(turns=120, context_characters=200_000, repetition=0.1),
