@@ -57,6 +57,8 @@ class TrainConfig(BaseModel):
     """Of the forward pass; weights, optimiser and losses stay float32."""
     rows_at_once: int = Field(default=2048, ge=1)
     """Predicted positions whose logits are held at a time."""
+    loss_tokens: int | None = Field(default=None, ge=2)
+    """Tokens the losses are taken over: frequent ones, labels, and a sample that stands for the rest; None: all."""
     checkpoint_dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     seed: int = 42
     save_every: int = Field(default=200, ge=1)

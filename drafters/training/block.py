@@ -21,6 +21,7 @@ from agentbench_spec.train.interface import (
     Setting,
     Stage,
     Trainee,
+    logits_of,
     position_weights,
 )
 
@@ -87,9 +88,9 @@ class BlockTrainee(Trainee):
         split = [states.shape[-1], head.rank, head.rank]
         joined = torch.cat((states, torch.stack(codes, 1).to(states.dtype), embedded.to(states.dtype)), -1)
 
-        def logits(rows: Tensor) -> Tensor:
-            hidden, code, _ = torch.split(rows, split, -1)
-            return self.net.lm_head(hidden) + head.markov_w2(code)  # type: ignore[no-any-return]
+        def logits(states: Tensor, ids: Tensor | None = None) -> Tensor:
+            hidden, code, _ = torch.split(states, split, -1)
+            return self.net.lm_head(hidden, ids) + logits_of(head.markov_w2, code, ids)  # type: ignore[no-any-return]
 
         def confidence(rows: Tensor) -> Tensor:
             hidden, _, previous = torch.split(rows, split, -1)

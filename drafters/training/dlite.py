@@ -7,6 +7,7 @@ and positions of the text instead of local ones. Trained for itself it is the va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from agentbench_spec.train.interface import (
     Setting,
     Stage,
     Trainee,
+    logits_of,
     position_weights,
 )
 
@@ -143,7 +145,7 @@ def serial_prediction(head: SerialHead, states: Tensor, ids: Tensor, anchors: Te
         state = head.advance(state, token)
         unrolled.append(state)
     from_state = nn.functional.linear(torch.stack(unrolled, 1), head.state_hidden_mlp.weight[:, : head.rank])
-    return Prediction(head.hidden_part(states) + from_state, head.output_proj)
+    return Prediction(head.hidden_part(states) + from_state, partial(logits_of, head.output_proj))
 
 
 def _built(kind: type[DLiteNet], config: DLiteConfig, setting: Setting) -> Any:

@@ -8,6 +8,7 @@ that start no chain only give keys, so a text with few supervised tokens costs l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError
-from agentbench_spec.train.interface import Phase, Prediction, Recipe, Sample, Setting, Stage, Trainee
+from agentbench_spec.train.interface import Phase, Prediction, Recipe, Sample, Setting, Stage, Trainee, logits_of
 
 from ..nets.checkpoint import Checkpoint
 from ..nets.eagle3 import Eagle3Layer, Eagle3Net
@@ -71,7 +72,7 @@ class Eagle3Trainee(Trainee):
             rope = self._rotary((anchors - 1 + step)[:, None])
             hidden, own = self._step(layer, tokens[:, step], hidden, rope, memory, chain)
             outputs.append(own)
-        return Prediction(torch.stack(outputs, 1), self._logits)
+        return Prediction(torch.stack(outputs, 1), partial(logits_of, self.net.lm_head))
 
     def _step(
         self,
@@ -93,9 +94,6 @@ class Eagle3Trainee(Trainee):
         raw = raw + layer.mlp(layer.post_attention_layernorm(raw))
         normed = net.norm(raw)
         return (normed if net.config.feed_back_normed else raw), normed
-
-    def _logits(self, rows: Tensor) -> Tensor:
-        return self.net.lm_head(rows)  # type: ignore[no-any-return]
 
     def write(self, folder: Path, phase: Phase, state: Mapping[str, Tensor]) -> None:
         """The "midlayer" layout (SafeAILab, SpecForge): no embedding table, own head, d2t and t2d."""
