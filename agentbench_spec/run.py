@@ -253,6 +253,8 @@ def _load_drafters(config: RunConfig) -> dict[str, Drafter]:
     for name in given:
         base = name.partition("=")[0]
         options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
+        if "=" not in name and "checkpoint" not in options:
+            options |= embedded.shipped_drafter(name, config.target.source)
         drafters[base if shared[base] == 1 else name] = plugins.load_drafter(name, **options)
     return drafters
 

@@ -42,6 +42,8 @@ class TrainConfig(BaseModel):
     """Of regenerated replies."""
     features: str | None = None
     """Folder for target features; None: computed whenever a text is drawn."""
+    feature_layers: tuple[int, ...] = Field(default=(), strict=False)
+    """Target layers stored there besides the drafter's own, so that several drafters can share the folder."""
     feature_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
     steps: int = Field(default=1000, ge=1)
     """Optimiser steps of the drafter's own phase."""

@@ -32,7 +32,7 @@ from agentbench_spec.train.trainer import Data, Trainer
 __all__ = ["train"]
 
 MANIFEST = "train.json"
-_MAY_DIFFER = ("device", "threads", "save_every", "evaluate_every", "rows_at_once", "features", "parallel")
+_MAY_DIFFER = ("device", "threads", "save_every", "evaluate_every", "rows_at_once", "features", "feature_layers", "parallel")
 """Settings a resumed run may change: none of them changes what is learnt."""
 
 
@@ -144,7 +144,8 @@ def _features(
     if config.features is None:
         return Online(texts, extractor)
     folder, dtype = Path(config.features) / part, getattr(torch, config.feature_dtype)
-    _first_alone(world, lambda: build_cache(folder, texts, extractor, dtype, say=say))
+    stored = Extractor(extractor.target, sorted({*extractor.layers, *config.feature_layers}))
+    _first_alone(world, lambda: build_cache(folder, texts, stored, dtype, say=say))
     return Cached(folder, extractor.layers)
 
 
