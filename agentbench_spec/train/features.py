@@ -151,7 +151,8 @@ def build_cache(
 ) -> None:
     """Write the features of `texts` to `folder`, unless they are there; `say` is told the size before.
 
-    A folder with more layers than are wanted will do. Raises ConfigError if the folder holds other features, or a state does not fit `dtype`.
+    A folder with more layers than are wanted will do.
+    Raises ConfigError if the folder holds other features, or a state does not fit `dtype`.
     """
     digest, taps = _digest(texts, extractor, dtype), _taps(extractor)
     index = folder / "index.json"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -57,6 +57,8 @@ class Setting:
     """CPU generator for the initial weights."""
     dtype: torch.dtype = torch.float32
     """Type of the trained weights (masters)."""
+    target_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """The target's state dict, for trainees that start as a part of the target; empty: it is not at hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,14 @@ from ..nets.dspark import MarkovHead
 from ..nets.qwen3 import Rotary
 from .common import (
     Packed,
+    Start,
     ahead_of,
     base_config,
     initialise,
     lend_tables,
+    pass_last_tap,
     spread_layers,
+    start_as_target,
     under,
     unused_token,
     write_checkpoint,
@@ -47,7 +50,15 @@ class BlockTrainee(Trainee):
     recipe = Recipe(learning_rate=6e-4)
 
     def __init__(
-        self, name: str, setting: Setting, config: dict[str, Any], stage: Stage, *, gamma: float | None, tables: bool
+        self,
+        name: str,
+        setting: Setting,
+        config: dict[str, Any],
+        stage: Stage,
+        *,
+        gamma: float | None,
+        tables: bool,
+        start: Start,
     ) -> None:
         """tables: the checkpoint holds copies of the target's embedding and head, as DeepSpec's do."""
         super().__init__()
@@ -58,6 +69,9 @@ class BlockTrainee(Trainee):
             self.net = BlockNet(parsed)
         lend_tables(self.net, setting, head=True)
         initialise(self.net, setting)
+        if start == "target":
+            start_as_target(self.net, setting, context_norm=self.net.hidden_norm)
+            pass_last_tap(self.net.fc)
         self.k = parsed.max_tokens
         self.hidden_layers = parsed.target_layer_ids
         self.position_weights = position_weights(self.k, gamma)
@@ -123,11 +137,12 @@ def make_dflash(
     intermediate_size: int | None = None,
     mask_token_id: int | None = None,
     gamma: float | None = None,
+    start: Start = "random",
 ) -> BlockTrainee:
     """DFlash by cross-entropy. layout: "zlab" (a mask predicts its own slot; no tables) or "deepspec" (next token).
 
     block_size counts the anchor. gamma: of the position weights; None: 7 from blocks of 16 up, else 4; 0: no decay.
-    Raises ConfigError if an option does not fit the target.
+    start: random, or the target's last layers. Raises ConfigError if an option does not fit the target.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | {"block_size": block_size}
@@ -140,7 +155,7 @@ def make_dflash(
         raise ConfigError(f"layout is {layout!r}; choose zlab or deepspec")
     decay = gamma if gamma is not None else (7.0 if block_size >= 16 else 4.0)
     stage = Stage("ce", 1.0, {"ce": 1.0})
-    return BlockTrainee("dflash", setting, config, stage, gamma=decay, tables=layout == "deepspec")
+    return BlockTrainee("dflash", setting, config, stage, gamma=decay, tables=layout == "deepspec", start=start)
 
 
 def make_dspark(
@@ -156,18 +171,20 @@ def make_dspark(
     mask_token_id: int | None = None,
     gamma: float = 4.0,
     tables: bool = True,
+    start: Start = "random",
 ) -> BlockTrainee:
     """DSpark: 0.1 cross-entropy, 0.9 L1 and the confidence's cross-entropy, as published.
 
     block_size is also the number of drafts a round. rank: of the Markov head. tables: store copies of the target's
     embedding and head, as the published files do; without them the loader takes the target's own.
+    start: random, or the target's last layers.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | _deepspec(ids, mask)
     config |= {"block_size": block_size, "markov_rank": rank, "markov_head_type": head}
     config |= {"enable_confidence_head": True, "confidence_head_with_markov": True}
     stage = Stage("ce+tv+confidence", 1.0, {"ce": 0.1, "tv": 0.9, "confidence": 1.0})
-    return BlockTrainee("dspark", setting, config, stage, gamma=gamma, tables=tables)
+    return BlockTrainee("dspark", setting, config, stage, gamma=gamma, tables=tables, start=start)
 
 
 def _deepspec(ids: list[int], mask: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from safetensors.torch import save_file
@@ -20,6 +20,8 @@ from agentbench_spec.train.interface import Setting, logits_of
 from ..nets.checkpoint import target_rope_theta
 
 INITIAL_STD = 0.02
+Start = Literal["random", "target"]
+"""Initial weights: random, as published, or the target's last layers, which needs far fewer steps."""
 _BLOCKS_AT_ONCE = 64
 """Blocks that share one attention: more would waste more on keys of other blocks."""
 
@@ -38,6 +40,50 @@ def initialise(net: nn.Module, setting: Setting) -> None:
             else:
                 weight.fill_(0.0 if name.endswith("bias") else 1.0)
     net.to(setting.target.device)
+
+
+@torch.no_grad()
+def start_as_target(
+    net: nn.Module,
+    setting: Setting,
+    *,
+    context_norm: nn.Module | None = None,
+    renamed: Mapping[str, str | None] | None = None,
+) -> None:
+    """Give the layers of `net`, and its final norm, the weights of the target's last layers, where names agree.
+
+    context_norm: of the states that the layers attend to; starts as the first of these layers' input norm.
+    renamed: a layer's parameter -> the target's to take in its place, None: leave it.
+    A matrix that reads an embedding beside a state (EAGLE-3) takes the target's for the state.
+    Raises ConfigError if the target's weights do not fit.
+    """
+    layers = cast(nn.ModuleList, net.layers)
+    first = setting.target.num_layers - len(layers)
+    for index, layer in enumerate(layers):
+        for name, weight in layer.named_parameters():
+            wanted = (renamed or {}).get(name, name)
+            if wanted is not None and (found := target_weight(setting, f"layers.{first + index}.{wanted}")) is not None:
+                if found.shape[0] != weight.shape[0] or found.shape[-1] > weight.shape[-1]:
+                    raise ConfigError(f"start=target: {name} is {list(weight.shape)}, the target's {list(found.shape)}")
+                weight[..., weight.shape[-1] - found.shape[-1] :].copy_(found)
+    for norm, name in ((net.norm, "norm.weight"), (context_norm, f"layers.{first}.input_layernorm.weight")):
+        if norm is not None:
+            found = target_weight(setting, name)
+            if found is None:
+                raise ConfigError(f"start=target: {setting.target.name!r} has no model.{name}; use start=random")
+            cast(nn.Module, norm).get_parameter("weight").copy_(found)
+
+
+def target_weight(setting: Setting, name: str) -> Tensor | None:
+    """A weight of the target's stack by the name it has in Llama- and Qwen-like models; None: it has none."""
+    return setting.target_weights.get(f"model.{name}")
+
+
+@torch.no_grad()
+def pass_last_tap(fuse: nn.Linear) -> None:
+    """Let the layer that fuses the taps start as the last tap, with a tenth of its random weights."""
+    width = fuse.out_features
+    fuse.weight.mul_(0.1)[:, -width:] += torch.eye(width, device=fuse.weight.device)
 
 
 def lend_tables(net: nn.Module, setting: Setting, *, head: bool) -> None:

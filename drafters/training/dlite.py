@@ -30,7 +30,18 @@ from ..nets.checkpoint import open_checkpoint, tensors_of
 from ..nets.dlite import DLiteConfig, DLiteNet, SerialHead, layout
 from ..nets.dlite_window import WindowNet, history_layers
 from ..nets.qwen3 import Rotary
-from .common import Packed, ahead_of, base_config, initialise, lend_tables, under, unused_token, write_checkpoint
+from .common import (
+    Packed,
+    Start,
+    ahead_of,
+    base_config,
+    initialise,
+    lend_tables,
+    start_as_target,
+    under,
+    unused_token,
+    write_checkpoint,
+)
 
 SUPERVISED = {"ce": 0.1, "tv": 1.0}
 _STUDENT_TENSORS = ("history_fuse.", "history_norm.")
@@ -53,7 +64,9 @@ class DLiteTrainee(Trainee):
 
     name = "dlite"
 
-    def __init__(self, setting: Setting, config: dict[str, Any], phases: tuple[Phase, ...], gamma: float) -> None:
+    def __init__(
+        self, setting: Setting, config: dict[str, Any], phases: tuple[Phase, ...], gamma: float, start: Start
+    ) -> None:
         super().__init__()
         self._config, self.phases = config, phases
         parsed = DLiteConfig.from_config(_as_student(config), "dlite in training")
@@ -61,6 +74,9 @@ class DLiteTrainee(Trainee):
         self.window = int(config["dlite_config"].get("swa_window_size", 0))
         self.student: DLiteNet | None = _built(DLiteNet, parsed, setting) if _needs(phases, "student") else None
         self.teacher: WindowNet | None = _built(WindowNet, parsed, setting) if self.window else None
+        for net in (self.student, self.teacher) if start == "target" else ():
+            if net is not None:
+                _start(net, setting)
         self.k = parsed.max_tokens
         history = history_layers(parsed.num_target_layers) if self.window else ()
         self.hidden_layers = tuple(sorted({*parsed.target_layer_ids, *history}))
@@ -156,6 +172,16 @@ def _built(kind: type[DLiteNet], config: DLiteConfig, setting: Setting) -> Any:
     return net
 
 
+@torch.no_grad()
+def _start(net: DLiteNet, setting: Setting) -> None:
+    """As the target's last layers; the head as the best approximation of the target's that its rank allows."""
+    start_as_target(net, setting, context_norm=net.context_norm)
+    head, rank = setting.target.lm_head.get_parameter("weight").double(), net.sequential_head.rank
+    directions = torch.linalg.eigh(head.T @ head).eigenvectors[:, -rank:]
+    net.sequential_head.output_proj.weight.copy_(head @ directions)
+    net.sequential_head.state_hidden_mlp.weight[:, rank:].copy_(directions.T)
+
+
 def _needs(phases: Sequence[Phase], name: str) -> bool:
     return any(phase.name == name for phase in phases)
 
@@ -182,6 +208,7 @@ def make(
     intermediate_size: int | None = None,
     mask_token_id: int | None = None,
     gamma: float = 4.0,
+    start: Start = "random",
 ) -> DLiteTrainee:
     """DLite: first a teacher, then the student by KL (1/8 of the steps), a cross-fade (1/8) and 0.1 CE + 1.0 TV.
 
@@ -189,6 +216,7 @@ def make(
     objective from the start, no teacher. teacher: folder of a trained one, in place of training it here.
     teacher_share: its steps over the student's. window: W, its reach in positions. slots: target layers in use. rank:
     of the serial head. group: G, real tokens in the query. gamma: of the position weights, 0: no decay.
+    start: random, or the target's last layers and the head of this rank that is closest to the target's.
     Raises ConfigError if an option does not fit the target or another option.
     """
     with_teacher = role == "teacher" or not single_stage
@@ -213,7 +241,7 @@ def make(
         own |= {"swa_window_size": window, "history_layer_ids": list(history_layers(setting.target.num_layers))}
     base = base_config(setting.target, depth=depth, intermediate_size=intermediate_size)
     config = {**base, "architectures": ["DLiteDraftModel"], "block_size": block_size, "dlite_config": own}
-    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share), gamma)
+    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share), gamma, start)
     if teacher is not None:
         trainee.load_teacher(teacher)
     return trainee
