@@ -29,16 +29,17 @@ SHIPPED = ROOT / "agentbench_spec" / "data" / TARGET
 RECORDED = ROOT / "results" / "recorded" / "bfcl-v3-smollm2-135m"
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "eagle3": {"draft_vocab_size": 4096},
-    "dflash": {"depth": 2, "taps": 3, "block_size": 8},
-    "dspark": {"depth": 2, "taps": 3, "block_size": 7, "rank": 40, "tables": False},
-    "dlite": {"depth": 2, "slots": 7, "rank": 40, "window": 32, "teacher_share": 0.5},
+    "eagle3": {"draft_vocab_size": 4096, "start": "target"},
+    "dflash": {"depth": 2, "taps": 3, "block_size": 8, "start": "target", "near": 48},
+    "dspark": {"depth": 2, "taps": 3, "block_size": 7, "rank": 32, "tables": False, "start": "target", "near": 48},
+    "dlite": {"depth": 2, "slots": 7, "rank": 56, "window": 32, "teacher_share": 0.5, "start": "target"},
 }
 """Small enough for a CPU, and below 80 MB together."""
-STEPS = 1800
+STEPS = 1200
 SHARED: dict[str, Any] = {
     "steps": STEPS,
     "batch": 2,
+    "learning_rate": 1.5e-3,
     "anchors": 64,
     "loss_tokens": 8192,
     "max_tokens": 4096,
@@ -46,7 +47,7 @@ SHARED: dict[str, Any] = {
     "max_new_tokens": 96,
     "feature_layers": (0, 1, 8, 14, 15, 21, 26, 27, 28, 29),
     "checkpoint_dtype": "float16",
-    "evaluate_every": 300,
+    "evaluate_every": 600,
     "save_every": 100,
     "threads": 1,
     "seed": 42,

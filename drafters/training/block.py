@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError
 from agentbench_spec.train.interface import (
+    Loss,
     Phase,
     Prediction,
     Recipe,
@@ -54,11 +55,12 @@ class BlockTrainee(Trainee):
         name: str,
         setting: Setting,
         config: dict[str, Any],
-        stage: Stage,
+        losses: Mapping[Loss, float],
         *,
         gamma: float | None,
         tables: bool,
         start: Start,
+        near: int | None,
     ) -> None:
         """tables: the checkpoint holds copies of the target's embedding and head, as DeepSpec's do."""
         super().__init__()
@@ -75,17 +77,25 @@ class BlockTrainee(Trainee):
         self.k = parsed.max_tokens
         self.hidden_layers = parsed.target_layer_ids
         self.position_weights = position_weights(self.k, gamma)
-        self.phases = (Phase("train", (stage,)),)
+        self.phases = (Phase("train", _stages(losses, near)),)
+        self._near = near
+        self._reach: int | None = None
+        """Positions of context that a block sees; None: all."""
         self._rotary = Rotary(parsed.geometry, device=setting.target.device, dtype=setting.dtype)
+
+    def enter(self, phase: Phase, stage: Stage, *, fresh: bool) -> None:
+        """Context is cut off in the stage "near"."""
+        self._reach = self._near if stage.name == "near" else None
 
     def predict(self, sample: Sample, anchors: Tensor) -> Prediction:
         """All blocks of a text in one forward."""
-        net, length = self.net, len(sample.states)
-        everywhere = torch.arange(length, device=anchors.device)
-        features = net.fuse(sample.states[None])
-        keys, values = net.context_keys_values(features, self._rotary(everywhere[None]))
+        net, reach = self.net, self._reach or len(sample.states)
+        context = torch.arange(max(int(anchors[0]) - reach, 0), int(anchors[-1]), device=anchors.device)
+        features = net.fuse(sample.states[None, context])
+        keys, values = net.context_keys_values(features, self._rotary(context[None]))
         shared = list(zip(keys[0].unbind(), values[0].unbind(), strict=True))
-        memory = Packed(shared, everywhere < anchors[:, None])
+        behind = anchors[:, None] - context
+        memory = Packed(shared, (behind > 0) & (behind <= reach))
         rows = anchors[:, None] + torch.arange(net.config.block_size, device=anchors.device)
         states = net.read(net.block(sample.input_ids[anchors], self._rotary(rows), memory), self.k)
         if net.markov_head is None:
@@ -122,6 +132,15 @@ class BlockTrainee(Trainee):
         write_checkpoint(folder, self._config, tensors)
 
 
+def _stages(losses: Mapping[Loss, float], near: int | None) -> tuple[Stage, ...]:
+    """Half of the steps with `near` positions of context, if asked for, then all of it.
+
+    Attention over thousands of random keys is flat and learns slowly where to look; over few it learns that at once.
+    """
+    whole = Stage("whole context", 1.0, losses)
+    return (whole,) if near is None else (Stage("near", 1.0, losses), whole)
+
+
 def _taps(setting: Setting, taps: int, given: Sequence[int] | None) -> list[int]:
     return list(given) if given is not None else spread_layers(taps, setting.target.num_layers)
 
@@ -138,11 +157,13 @@ def make_dflash(
     mask_token_id: int | None = None,
     gamma: float | None = None,
     start: Start = "random",
+    near: int | None = None,
 ) -> BlockTrainee:
     """DFlash by cross-entropy. layout: "zlab" (a mask predicts its own slot; no tables) or "deepspec" (next token).
 
     block_size counts the anchor. gamma: of the position weights; None: 7 from blocks of 16 up, else 4; 0: no decay.
-    start: random, or the target's last layers. Raises ConfigError if an option does not fit the target.
+    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
+    Raises ConfigError if an option does not fit the target.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | {"block_size": block_size}
@@ -154,8 +175,9 @@ def make_dflash(
     else:
         raise ConfigError(f"layout is {layout!r}; choose zlab or deepspec")
     decay = gamma if gamma is not None else (7.0 if block_size >= 16 else 4.0)
-    stage = Stage("ce", 1.0, {"ce": 1.0})
-    return BlockTrainee("dflash", setting, config, stage, gamma=decay, tables=layout == "deepspec", start=start)
+    return BlockTrainee(
+        "dflash", setting, config, {"ce": 1.0}, gamma=decay, tables=layout == "deepspec", start=start, near=near
+    )
 
 
 def make_dspark(
@@ -172,19 +194,20 @@ def make_dspark(
     gamma: float = 4.0,
     tables: bool = True,
     start: Start = "random",
+    near: int | None = None,
 ) -> BlockTrainee:
     """DSpark: 0.1 cross-entropy, 0.9 L1 and the confidence's cross-entropy, as published.
 
     block_size is also the number of drafts a round. rank: of the Markov head. tables: store copies of the target's
     embedding and head, as the published files do; without them the loader takes the target's own.
-    start: random, or the target's last layers.
+    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | _deepspec(ids, mask)
     config |= {"block_size": block_size, "markov_rank": rank, "markov_head_type": head}
     config |= {"enable_confidence_head": True, "confidence_head_with_markov": True}
-    stage = Stage("ce+tv+confidence", 1.0, {"ce": 0.1, "tv": 0.9, "confidence": 1.0})
-    return BlockTrainee("dspark", setting, config, stage, gamma=gamma, tables=tables, start=start)
+    losses: dict[Loss, float] = {"ce": 0.1, "tv": 0.9, "confidence": 1.0}
+    return BlockTrainee("dspark", setting, config, losses, gamma=gamma, tables=tables, start=start, near=near)
 
 
 def _deepspec(ids: list[int], mask: int) -> dict[str, Any]:

@@ -133,10 +133,10 @@ class DLiteTrainee(Trainee):
     def teach(self, sample: Sample, anchors: Tensor) -> Prediction:
         """The history-aware net on all blocks of a text."""
         net, parsed = self._teacher, self.parsed
-        everywhere = torch.arange(len(sample.states), device=anchors.device)
-        fused = net.fuse(sample.states[None][:, :, self._history])
-        shared = [(k[0], v[0]) for k, v in net.history(fused, self._rotary(everywhere[None]))]
-        behind = anchors[:, None] - everywhere
+        context = torch.arange(max(int(anchors[0]) - self.window, 0), int(anchors[-1]), device=anchors.device)
+        fused = net.fuse(sample.states[None, context][:, :, self._history])
+        shared = [(k[0], v[0]) for k, v in net.history(fused, self._rotary(context[None]))]
+        behind = anchors[:, None] - context
         place = net.places(anchors)
         query = net.queries(ahead_of(sample.input_ids, anchors, 1 - parsed.group, parsed.group), self.k)
         slots = net.slots(sample.states[anchors - 1][:, self._slots])
