@@ -38,6 +38,8 @@ def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
     for name in given:
         base = name.partition("=")[0]
         options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
+        if "=" not in name and "checkpoint" not in options:
+            options |= embedded.shipped_drafter(name, config.target.source)
         makers[base if shared[base] == 1 else name] = partial(plugins.load_drafter, name, **options)
     return makers
 
