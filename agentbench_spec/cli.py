@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from agentbench_spec.backends.sglang import ServedRun
+    from agentbench_spec.backends.table4 import ServersAsked
     from agentbench_spec.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.run import Outcome
@@ -48,6 +49,14 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings file
 Limit = Annotated[int | None, typer.Option(min=1, help="Rollouts; a smaller limit is a subset of a larger one.")]
 Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or folder; always wins.")]
 Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
+BaseUrls = Annotated[
+    list[str] | None, typer.Option(help="A running SGLang server; repeatable, or several with commas between.")
+]
+ApiKey = Annotated[
+    str | None, typer.Option(help="The servers' key; better given as OPENAI_API_KEY in the environment. Never stored.")
+]
+Backend = Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")]
+Launch = Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
 
 
@@ -150,9 +159,10 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
-    backend: Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")] = None,
-    base_url: Annotated[list[str] | None, typer.Option(help="A running SGLang server; repeatable.")] = None,
-    launch: Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")] = None,
+    backend: Backend = None,
+    base_url: BaseUrls = None,
+    launch: Launch = None,
+    api_key: ApiKey = None,
     concurrency: Annotated[int | None, typer.Option(help="Rollouts in flight on each server.")] = None,
     client: Annotated[str | None, typer.Option(help="generate (token ids), or chat (OpenAI route).")] = None,
     config: ConfigFile = None,
@@ -183,7 +193,7 @@ def run(
         "replay.max_turns": max_turns,
         "measure.seed": seed,
         "backend": backend or ("sglang" if base_url or launch else None),
-        "sglang.base_urls": base_url or None,
+        "sglang.base_urls": _urls(base_url) or None,
         "sglang.launch": launch,
         "sglang.concurrency": concurrency,
         "sglang.client": client,
@@ -200,20 +210,47 @@ def run(
     done: Outcome | ServedRun
     with _resumable(folder):
         if settings.backend == "sglang":
-            done = _served()(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
+            say = partial(_say, style="dim")
+            done = _served()(settings, folder, resume=resume, api_key=api_key, tell=say)
         else:
             done = run_rollouts(settings, folder, resume=resume, tell=lambda line: _say(line, "dim"))
     _show(done)
 
 
+def _urls(given: list[str] | None) -> list[str]:
+    return [url.strip() for word in given or () for url in word.split(",") if url.strip()]
+
+
 def _served() -> Callable[..., ServedRun]:
-    try:
+    with _httpx():
         from agentbench_spec.backends.sglang import run_served
+    return run_served
+
+
+@contextmanager
+def _httpx() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name != "httpx":
             raise
         raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"') from None
-    return run_served
+
+
+def _servers_asked(
+    backend: str | None, base_url: list[str] | None, launch: bool | None, api_key: str | None
+) -> ServersAsked | None:
+    """The servers named on a command line; None: our own engine."""
+    named = bool(base_url or launch)
+    if backend not in (None, "engine", "sglang"):
+        raise ConfigError(f"--backend {backend}: expected engine or sglang")
+    if backend == "engine" and named:
+        raise ConfigError("--backend engine takes neither --base-url nor --launch; leave them out, or name sglang")
+    if backend != "sglang" and not named:
+        return None
+    with _httpx():
+        from agentbench_spec.backends.table4 import ServersAsked
+    return ServersAsked(_urls(base_url), bool(launch), api_key, dict(os.environ))
 
 
 @contextmanager
@@ -290,6 +327,10 @@ def reproduce(
     drafter: Annotated[list[str] | None, typer.Option(help="NAME=CHECKPOINT, or a further drafter.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Rollouts a column, in place of the preset's.")] = None,
     concurrency: Annotated[str, typer.Option(help="For table4, such as 1,2,4.")] = "",
+    backend: Backend = None,
+    base_url: BaseUrls = None,
+    launch: Launch = None,
+    api_key: ApiKey = None,
     set_: Assignments = None,
     presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs there are reused.")] = Path(
@@ -313,6 +354,7 @@ def reproduce(
         assignments=set_ or (),
         presets=presets,
         results=results,
+        servers=_servers_asked(backend, base_url, launch, api_key),
     )
     done = reproduce_table(table, request, lambda line: _say(line, "dim"))
     folder = out or table_folder(results, done.plan)

@@ -156,6 +156,8 @@ class SGLangConfig(_Section):
     port: int | None = Field(default=None, ge=1, le=65535)
     """Of launched servers; None: a free one."""
     start_timeout_s: float = Field(default=1800.0, gt=0)
+    refused_grace_s: float = Field(default=10.0, ge=0)
+    """How long a server given by URL may refuse connections; SGLang listens only when its weights are loaded."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Longest silence within an answer."""
     warm_up_rollouts: int | None = Field(default=None, ge=0)

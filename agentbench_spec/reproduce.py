@@ -38,6 +38,10 @@ class Reproduced:
 
 def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
     """Run or reuse what the table needs. Raises ConfigError if nothing of it can be run, and as `run` does."""
+    if request.servers is not None:
+        from agentbench_spec.backends.table4 import served_table4
+
+        return Reproduced(*served_table4(name, request, request.servers, tell))
     wanted = plan(name, request)
     for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
         tell(line)
@@ -140,7 +144,11 @@ def _table(wanted: Plan, columns: Sequence[Column]) -> Table:
 def table_folder(results: Path, done: Plan) -> Path:
     """Where a table's files go if nothing else is asked for."""
     target = re.sub(r"[^\w.-]+", "-", Path(done.target).name)
-    return results / "-".join([done.name, target, *(["offline"] if done.embedded else [])])
+    return results / "-".join([done.name, target, *(["offline"] if done.embedded else []), *_served(done)])
+
+
+def _served(done: Plan) -> list[str]:
+    return [] if done.backend == "engine" else [done.backend]
 
 
 def write_record(done: Reproduced, folder: Path) -> Path:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
@@ -14,6 +14,9 @@ from agentbench_spec.metrics import BASELINE
 from agentbench_spec.paper import TableName, check_table, paper_target
 from agentbench_spec.presets import ColumnPreset, Presets, TablePreset, ThroughputPreset, load_presets
 from agentbench_spec.provenance import differing_keys
+
+if TYPE_CHECKING:
+    from agentbench_spec.backends.table4 import ServersAsked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,8 @@ class Request:
     presets: Path | None = None
     """A presets file in place of the package's."""
     results: Path = Path("results/reproduce")
+    servers: ServersAsked | None = None
+    """SGLang servers in place of our own engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Plan:
     """Settings that are not the preset's; a verdict against the paper needs none."""
     embedded: bool
     settings_lines: list[str]
+    backend: Literal["engine", "sglang"] = "engine"
 
     @property
     def comparable(self) -> bool:

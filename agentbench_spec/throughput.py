@@ -54,7 +54,12 @@ class Served:
     @property
     def digest(self) -> str:
         """Of the emitted ids; equal digests are equal outputs."""
-        return hashlib.sha256(",".join(map(str, self.turn.output)).encode()).hexdigest()[:16]
+        return ids_digest(self.turn.output)
+
+
+def ids_digest(ids: Iterable[int]) -> str:
+    """Names a sequence of token ids."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)

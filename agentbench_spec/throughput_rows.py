@@ -21,7 +21,10 @@ _WINDOWS = 20
 
 @dataclass(slots=True, kw_only=True)
 class ThroughputRow:
-    """One pass. None: not measured. Decoding is counted without the prefills, as the paper's harness counts it."""
+    """One pass. None: not measured. Decoding is counted without the prefills, as the paper's harness counts it.
+
+    A pass through servers is counted from the first send to the last byte: a client cannot take its prefills out.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -59,10 +62,17 @@ class ThroughputRow:
     """(emitted, emitted_raw, rounds) of each rollout."""
     outputs: dict[str, str] = field(default_factory=dict)
     """Digest of each turn's output."""
+    backend: Literal["engine", "sglang"] = "engine"
+    servers: int | None = None
+    """Servers that shared the rollouts, each at this concurrency; None: our own engine."""
+    served_s: float | None = None
+    """Wall seconds from the first send to the last byte, times servers."""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Emitted tokens per second of decoding, all rows together."""
+        """Emitted tokens per second of decoding, all rows together; of servers, output tokens per second of each."""
+        if self.backend == "sglang":
+            return self.output_tokens / self.served_s if self.output_tokens and self.served_s else None
         return self.emitted / self.decode_s if self.emitted and self.decode_s else None
 
 
@@ -109,7 +119,12 @@ _ROW = TypeAdapter(ThroughputRow)
 def append_row(folder: Path, row: ThroughputRow) -> None:
     """Add a line to the folder's rows."""
     with (folder / ROWS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
+        file.write(row_text(row))
+
+
+def row_text(row: ThroughputRow) -> str:
+    """The row as its line."""
+    return json.dumps(asdict(row), allow_nan=False) + "\n"
 
 
 def read_rows(folder: Path) -> list[ThroughputRow]:

@@ -39,11 +39,12 @@ def throughput_table(
     """
     refuse_mix(rows)
     found, missing, cells = by_pass(rows), missing or {}, {}
+    backend = rows[0].backend if rows else "engine"
     columns = [f"concurrency {c}" for c in concurrency]
     for c, column in zip(concurrency, columns, strict=True):
         for drafter in (BASELINE, *drafters):
             for figure in figures:
-                judged = comparable and (same_hardware or figure != "tokens_per_s")
+                judged = comparable and (same_hardware or figure in _OF_ANY_MACHINE[backend])
                 paper = published("table4", paper_target or "", f"{workload} (concurrency {c})", drafter, figure)
                 row, plain = found.get((drafter, c)), found.get((BASELINE, c))
                 if row is None or row.status != "ok" or plain is None:
@@ -60,20 +61,26 @@ def throughput_table(
                     turns=row.turns,
                     left_out=sum(row.left_out.values()),
                 )
-    below = [*notes, *_notes(rows), _WHAT, *([] if comparable else [_UNLIKE])]
+    below = [*notes, *_notes(rows), _WHAT[backend], *([] if comparable else [_UNLIKE])]
     return Table("table4", title, target, paper_target, columns, (BASELINE, *drafters), figures, cells, below)
 
 
-_WHAT = (
-    "tokens/s: emitted tokens per second of decoding, prefills left out; its interval is over 20 stretches of one "
-    "pass, so it shows how steady the pass was, not how passes differ"
-)
+_STRETCHES = "its interval is over 20 stretches of one pass, so it shows how steady the pass was, not how passes differ"
+_WHAT = {
+    "engine": f"tokens/s: emitted tokens per second of decoding, prefills left out; {_STRETCHES}",
+    "sglang": "tokens/s: output tokens per second and server, from the first send to the last byte, prefills and "
+    f"queues in it; {_STRETCHES}",
+}
+_OF_ANY_MACHINE = {"engine": ("speedup", "tau", "tau_raw"), "sglang": ("tau", "tau_raw")}
+"""Figures judged against the paper on whatever hardware; through servers, speed-ups have prefills in them."""
 _UNLIKE = "not the paper's conditions, so every verdict is unknown"
 
 
 def refuse_mix(rows: Sequence[ThroughputRow]) -> None:
     """Raises MeasurementError naming the fields in which rows differ that must not."""
-    mixed = {name: {getattr(row, name) for row in rows} for name in ("schema", "target", "thinking", "k", "workload")}
+    served = any(row.backend == "sglang" for row in rows)  # each server has the k it was started with
+    names = ("schema", "backend", "target", "thinking", "workload", *(() if served else ("k",)))
+    mixed = {name: {getattr(row, name) for row in rows} for name in names}
     named = [f"{name}: {', '.join(sorted(map(str, values)))}" for name, values in mixed.items() if len(values) > 1]
     if named:
         raise MeasurementError(f"rows of different conditions cannot be compared ({'; '.join(named)})")
@@ -108,6 +115,8 @@ def speedup_interval(row: ThroughputRow, plain: ThroughputRow, *, seed: int) -> 
         return None
     draw = np.random.default_rng(seed)
     own, base = (_resampled(np.asarray(each.windows, dtype=np.float64), draw) for each in (row, plain))
+    if not base.all():  # a pass so short that whole stretches gave nothing
+        return None
     low, high = np.quantile(own / base, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(float(low), float(high), _LEVEL, len(row.windows), _RESAMPLES, "over stretches of one pass")
 

@@ -28,17 +28,28 @@ class Ask:
     thinking: bool | None = None
 
 
+class Unauthorised(ConfigError):
+    """A server wants an API key, or another one."""
+
+
 class Client:
     """One server at `base_url`. Safe to use from several threads.
 
-    timeout_s: longest silence in an answer.
+    timeout_s: longest silence in an answer; api_key: sent as bearer with every request and shown nowhere. Every method
+    that asks a server raises Unauthorised if it refuses the key.
     """
 
-    def __init__(self, base_url: str, *, timeout_s: float = 600.0, connections: int = 64) -> None:
+    def __init__(
+        self, base_url: str, *, timeout_s: float = 600.0, connections: int = 64, api_key: str | None = None
+    ) -> None:
         self.base_url = base_url.rstrip("/")
+        self._key = api_key
         limits = httpx.Limits(max_connections=connections + 4, max_keepalive_connections=connections + 4)
+        bearer = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # trust_env: a proxy of the environment would put itself between the clock and the server
-        self._http = httpx.Client(base_url=self.base_url, timeout=timeout_s, limits=limits, trust_env=False)
+        self._http = httpx.Client(
+            base_url=self.base_url, timeout=timeout_s, limits=limits, headers=bearer, trust_env=False
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +77,8 @@ class Client:
             with self._http.stream("POST", path, content=content, headers=_JSON) as response:
                 if response.status_code != httpx.codes.OK:
                     response.read()
-                    raise RequestFailed(f"{path} answered {response.status_code}: {response.text.strip()[:300]}")
+                    self._refuse_unauthorised(path, response)
+                    raise RequestFailed(f"{path} answered {response.status_code}: {self._said(response, 300)}")
                 for event in events(response.iter_lines()):
                     add(answer, event, time.perf_counter())
                 answer.last_at = time.perf_counter()
@@ -78,47 +90,84 @@ class Client:
 
     def healthy(self) -> bool:
         """True if the server answers that it can serve."""
-        return self._status("/health") == httpx.codes.OK
+        return self._health() == httpx.codes.OK
 
-    def _status(self, path: str) -> int | None:
+    def _health(self) -> int | str:
+        """Status of the health route, or of the model list where there is none; in words, why nobody answered."""
         try:
-            return self._http.get(path, timeout=10.0).status_code
-        except httpx.HTTPError:
-            return None
+            response = self._http.get("/health", timeout=10.0)
+            if response.status_code == httpx.codes.NOT_FOUND:
+                response = self._http.get("/v1/models", timeout=10.0)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            return f"{_UNREACHED} ({error})"
+        except httpx.HTTPError as error:
+            return f"{type(error).__name__}: {error}"
+        self._refuse_unauthorised(response.url.path, response)
+        return response.status_code
 
-    def wait_ready(self, timeout_s: float, *, alive: Callable[[], bool] = lambda: True, pause_s: float = 0.5) -> None:
-        """Wait until the server is healthy; a server that loads answers 503 or not at all.
+    def wait_ready(
+        self,
+        timeout_s: float,
+        *,
+        grace_s: float = 10.0,
+        alive: Callable[[], bool] | None = None,
+        pause_s: float = 0.5,
+    ) -> None:
+        """Wait until the server is healthy: one that is warming up answers 503.
 
-        alive: False once waiting is pointless. Raises ConfigError if it ends first or the time is up.
+        grace_s: how long nobody may listen there; alive: for a server started here, which listens only when its weights
+        are loaded, False once waiting is pointless; grace_s then does not count. Raises ConfigError if the server ended
+        or the time is up.
         """
-        deadline = time.monotonic() + timeout_s
-        while not self.healthy():
-            if not alive():
+        start = reached = time.monotonic()
+        while (state := self._health()) != httpx.codes.OK:
+            now = time.monotonic()
+            if alive is not None and not alive():
                 raise ConfigError(f"the server for {self.base_url} ended while it was starting")
-            if time.monotonic() > deadline:
-                last = self._status("/health")
-                said = "nothing" if last is None else f"status {last}"
+            if not (isinstance(state, str) and state.startswith(_UNREACHED)):
+                reached = now
+            elif alive is None and now - reached >= grace_s:
+                raise ConfigError(_nobody(self.base_url, state, grace_s))
+            if now - start > timeout_s:
+                said = f"status {state}" if isinstance(state, int) else state
                 raise ConfigError(
                     f"{self.base_url}/health answers {said} after {timeout_s:g} s; check that the server runs there, "
                     "or raise sglang.start_timeout_s"
                 )
             time.sleep(pause_s)
 
+    def _refuse_unauthorised(self, path: str, response: httpx.Response) -> None:
+        if response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return
+        told = "does not accept the API key it was given" if self._key else "wants an API key"
+        admin = " (a server with --admin-api-key takes only that one here)" if path.startswith("/flush_cache") else ""
+        raise Unauthorised(
+            f"{self.base_url}{path} {told} (status {response.status_code}); give the key the server was started with, "
+            f"as --api-key KEY or in the environment as OPENAI_API_KEY{admin}"
+        )
+
+    def _said(self, response: httpx.Response, most: int = 200) -> str:
+        """The start of a server's text; some repeat the key they refuse."""
+        text = response.text.strip()
+        return (text.replace(self._key, "***") if self._key else text)[:most]
+
     def server_info(self) -> dict[str, Any] | None:
         """The server's resolved arguments and internal states; None if it has no such route."""
         for path in ("/server_info", "/get_server_info"):
             with self._asking(path):
                 response = self._http.get(path)
+                self._refuse_unauthorised(path, response)
                 if response.status_code == httpx.codes.OK:
                     return dict(response.json())
                 if response.status_code != httpx.codes.NOT_FOUND:
-                    raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {response.text[:200]}")
+                    raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {self._said(response)}")
         return None
 
     def model(self) -> dict[str, Any]:
         """The served model's entry on the OpenAI route, with `id` and often `max_model_len`; empty if there is none."""
         with self._asking("/v1/models"):
             response = self._http.get("/v1/models")
+        self._refuse_unauthorised("/v1/models", response)
         if response.status_code != httpx.codes.OK:
             return {}
         listed = response.json().get("data") or [{}]
@@ -132,6 +181,7 @@ class Client:
         for attempt in range(tries):
             with self._asking("/flush_cache"):
                 response = self._http.post("/flush_cache", params={"timeout": 30})
+            self._refuse_unauthorised("/flush_cache", response)
             if response.status_code == httpx.codes.OK:
                 return True
             if response.status_code == httpx.codes.NOT_FOUND:
@@ -139,12 +189,12 @@ class Client:
             if attempt + 1 < tries:
                 time.sleep(pause_s)
         raise MeasurementError(
-            f"{self.base_url} does not flush its cache ({response.text.strip()[:200]}); another client may be "
+            f"{self.base_url} does not flush its cache ({self._said(response)}); another client may be "
             "using it: measure on a server of your own"
         )
 
     def metrics(self) -> str | None:
-        """Prometheus text; None if the server was started without --enable-metrics, or is gone."""
+        """Prometheus text; None if the server was started without --enable-metrics, is gone, or shows it to others."""
         try:
             response = self._http.get("/metrics", follow_redirects=True)
         except httpx.HTTPError:
@@ -164,6 +214,7 @@ class Client:
         }
         try:
             response = self._http.post("/generate", content=json.dumps(body).encode(), headers=_JSON)
+            self._refuse_unauthorised("/generate", response)
             listed = response.json()["meta_info"]["output_top_logprobs"][0]
             known = {int(entry[1]): float(entry[0]) for entry in listed}
             least = min(known.values())
@@ -180,6 +231,14 @@ class Client:
 
 
 _JSON = {"content-type": "application/json"}
+_UNREACHED = "no connection"
+
+
+def _nobody(base_url: str, why: str, grace_s: float) -> str:
+    return (
+        f"{base_url}: {why} for {grace_s:g} s; start a server there, correct --base-url, or let --launch start one. "
+        "SGLang listens only when its weights are loaded: try again then, or raise sglang.refused_grace_s"
+    )
 
 
 def _sampling_params(ask: Ask) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,19 @@ from typing import Any
 from agentbench_spec.backends.client import Client
 from agentbench_spec.backends.supervise import GRACE_S
 from agentbench_spec.config import RunConfig
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.metrics import BASELINE
 
 _NEEDS_DRAFT = {"EAGLE", "EAGLE3", "DFLASH", "DSPARK", "STANDALONE"}
 _TREE = ("num_steps", "eagle_topk", "num_draft_tokens")
 _TREE_ALGORITHMS = {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"}
+_CHAIN: dict[str, Callable[[int], int]] = {
+    "num_steps": lambda k: k,
+    "eagle_topk": lambda k: 1,
+    "num_draft_tokens": lambda k: k + 1,
+}
+CHAINS = {**dict.fromkeys(_TREE_ALGORITHMS, _CHAIN), "NGRAM": {"num_draft_tokens": _CHAIN["num_draft_tokens"]}}
+"""Algorithm -> the options that make it propose k tokens in a row; block drafters have theirs from their checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,10 @@ def _spelt(values: Mapping[str, Any]) -> list[str]:
 def launched(drafter: Launchable, config: RunConfig, log: Path) -> Iterator[str]:
     """A healthy server for `drafter`, ended on leaving; yields its base URL. Its output goes to `log`.
 
-    Raises ConfigError with the end of the log if it does not start.
+    Raises ConfigError with the end of the log if it does not start, and MeasurementError with it if it ends while it
+    is measured.
     """
-    port = config.sglang.port or _free_port()
+    port = _port(config)
     command = [*config.sglang.command, *flags(drafter, config, port)]
     base_url = f"http://127.0.0.1:{port}"
     with log.open("ab") as output:
@@ -116,10 +124,15 @@ def launched(drafter: Launchable, config: RunConfig, log: Path) -> Iterator[str]
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **config.sglang.server_env},
+            start_new_session=True,  # an interrupt of our group must not end the supervisor before the server
         )
         try:
             _wait(process, base_url, config.sglang.start_timeout_s, log)
             yield base_url
+        except MeasurementError as error:
+            if _has_ended(process):
+                raise MeasurementError(f"{error}. The server ended; the end of {log}:\n{_tail(log)}") from error
+            raise
         finally:
             _end(process)
 
@@ -129,8 +142,18 @@ def _wait(process: subprocess.Popen[bytes], base_url: str, timeout_s: float, log
         with Client(base_url) as client:
             client.wait_ready(timeout_s, alive=lambda: process.poll() is None)
     except ConfigError as error:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-        raise ConfigError(f"{error}. The end of {log}:\n{tail}") from None
+        raise ConfigError(f"{error}. The end of {log}:\n{_tail(log)}") from None
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """True if the server is gone; its supervisor leaves a moment after it."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+    return process.poll() is not None
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-8:])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -144,7 +167,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def _port(config: RunConfig) -> int:
+    """The port to launch on. Raises ConfigError if it is taken: what listens there would be measured instead."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", config.sglang.port or 0))
+        except OSError as error:
+            raise ConfigError(
+                f"sglang.port={config.sglang.port}: {error.strerror}; choose a free port, or leave the choice to us"
+            ) from None
         return int(probe.getsockname()[1])

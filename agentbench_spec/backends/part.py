@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agentbench_spec.backends import kvcost
+from agentbench_spec.backends.access import Connect
 from agentbench_spec.backends.client import Ask, Client
 from agentbench_spec.backends.pairing import judge_divergences
 from agentbench_spec.backends.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
@@ -36,6 +37,9 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.runfolder import MANIFEST, ROLLOUTS, RunWriter, read_manifest, read_run
 from agentbench_spec.sampling import Sampling
 from agentbench_spec.source import file_name
+
+_BUSY_CLIENT = 0.7
+"""Share of a core from which on the client's one interpreter may hold up answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,22 @@ class PartResult:
         return reuse_shortfall(self.rows)
 
     def lines(self) -> list[str]:
-        """The part in words: throughput, prefix reuse, disagreements with the server's counters."""
+        """The part in words: throughput, and what is odd about it."""
         rate = self.output_tokens_per_s
-        said = [] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]
-        if self.reuse["turns_short"]:
-            reuse = self.reuse
+        return [*([] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]), *self.oddities()]
+
+    def oddities(self) -> list[str]:
+        """Less prefix reuse than expected, a client too busy to tell, disagreements with the server's counters."""
+        said, reuse = [], self.reuse
+        if reuse["turns_short"]:
             said.append(
                 f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
                 f"expected, {reuse['missing_tokens']} of {reuse['expected_tokens']} tokens were missing"
+            )
+        busiest = max((entry.get("client_cpu_share", 0.0) for entry in self.windows), default=0.0)
+        if busiest > _BUSY_CLIENT:
+            said.append(
+                f"{self.name}: the client itself used {busiest:.0%} of a core: speeds may be its own, not the server's"
             )
         for entry in self.windows:
             said += [f"{self.name}: {text}" for text in (entry["counters"] or {}).get("disagreements", ())]
@@ -106,6 +118,7 @@ def measure_part(
     config: RunConfig,
     rollouts: Sequence[Rollout],
     servers: Sequence[Server],
+    connect: Connect,
     draft: dict[str, Any] | None,
     folder: Path,
     manifest: Mapping[str, Any],
@@ -118,7 +131,7 @@ def measure_part(
     for server in servers:
         refuse_server(server, config, rollouts, draft)
     with ExitStack() as stack:
-        clients = [stack.enter_context(_client(server, config)) for server in servers]
+        clients = [stack.enter_context(connect(server.base_url)) for server in servers]
         replayers = open_replayers(config, servers, clients)
         if draft is not None and draft.get("max_position_embeddings") and replayers[0].renderer is not None:
             text = longest_text(rollouts, replayers[0].renderer, config.replay.max_turns, config.decode.max_new_tokens)
@@ -135,11 +148,6 @@ def measure_part(
             judge_divergences(folder, rows, baseline.rows, judge, replayers[0].renderer, rollouts)
         writer.finish(include_degenerate=True, seed=config.measure.seed)
     return read_part(folder)
-
-
-def _client(server: Server, config: RunConfig) -> Client:
-    settings = config.sglang
-    return Client(server.base_url, timeout_s=settings.request_timeout_s, connections=settings.concurrency)
 
 
 def _writer(

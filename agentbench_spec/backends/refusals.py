@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from agentbench_spec import embedded
+from agentbench_spec.backends.access import refuse_addresses
 from agentbench_spec.backends.servers import EAGLE_FAMILY, EQUAL, MODEL_FREE, Server
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError, MeasurementError
@@ -20,6 +22,9 @@ def refuse_settings(config: RunConfig, environ: Mapping[str, str]) -> None:
     """Raises ConfigError for settings no server can serve, and for simulated acceptance in the environment."""
     if bool(config.sglang.base_urls) == config.sglang.launch:
         raise ConfigError("backend sglang needs servers: give --base-url URL for running ones, or --launch, not both")
+    refuse_addresses(config.sglang)
+    if config.sglang.launch and config.target.source == embedded.NAME:
+        raise ConfigError(f"{embedded.NAME} is this package's own conversion: give --launch a --target SGLang can load")
     if config.decode.mode == "forced":
         raise ConfigError("decode.mode=forced: a server cannot be made to emit the record; use generate")
     if config.sglang.client == "chat" and config.replay.history == "self":

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
-from agentbench_spec.backends.client import Ask, Client
+from agentbench_spec.backends.client import Ask, Client, Unauthorised
 from agentbench_spec.backends.counts import expected_reuse
 from agentbench_spec.backends.server_rows import Served, blank_row, fill_answer
 from agentbench_spec.backends.servers import Server
@@ -70,9 +71,11 @@ class ServedReplayer:
 
     def __init__(self, client: Client, server: Server, served: Served, ask: Ask, renderer: Renders | None) -> None:
         self.client, self.server, self.served, self.ask, self.renderer = client, server, served, ask, renderer
+        self.heard: Callable[[TurnRow, Answer], None] = lambda row, answer: None
+        """Told each answer with its row, by the thread that asked."""
 
     def replay(self, rollout: Rollout) -> list[TurnRow]:
-        """The rows of all turns; a failed turn is the last. Raises ServerGone if the server died."""
+        """The rows of all turns; a failed turn is the last. Raises ServerGone if the server died, or Unauthorised."""
         walk, rows = _Walk(rollout), []
         for turn, message in enumerate(rollout.decode_points()[: self.served.max_turns]):
             row = blank_row(self.served, self.server, rollout, turn, message)
@@ -83,6 +86,8 @@ class ServedReplayer:
                 if not self.client.healthy():
                     raise ServerGone(f"{self.server.base_url} died during {rollout.id} turn {turn}: {error}") from error
                 row.status, row.error = "error", describe(error)
+            except Unauthorised:
+                raise
             except Exception as error:  # one bad rollout never ends a run
                 row.status, row.error = "error", describe(error)
             if row.status == "error":
@@ -95,6 +100,7 @@ class ServedReplayer:
             name = str(self.server.model.get("id") or self.served.target)
             answer = self.client.chat(walk.said.messages[:message], tools, self.ask, name)
             fill_answer(row, answer, self.server)
+            self.heard(row, answer)
             return
         prompt = self.renderer.prompt(walk.said, message)
         row.context_tokens = len(prompt)
@@ -110,6 +116,7 @@ class ServedReplayer:
                 "invalid",
                 f"{len(prompt)} prompt ids sent, the server counted {answer.prompt_tokens}",
             )
+        self.heard(row, answer)
         self._advance(walk, row, prompt, answer, message)
 
     def _refusal(self, prompt: Sequence[int]) -> tuple[Status, str] | None:
@@ -148,11 +155,12 @@ def serve(
     concurrency: int,
     done: Callable[[Rollout, list[TurnRow]], None],
 ) -> None:
-    """Replay `rollouts`, `concurrency` at a time on each server; `done` is called once per rollout, one at a time.
+    """Replay `rollouts`, `concurrency` at a time on each server; `done` is called once per rollout, by this thread.
 
-    Raises MeasurementError if every server died before the end; what `done` was told stays valid.
+    The threads that ask never wait for `done`: what it writes to disk costs no server time. Raises MeasurementError if
+    every server died before the end; what `done` was told stays valid.
     """
-    pool = _Pool(rollouts, done)
+    pool = _Pool(rollouts)
     threads = [
         threading.Thread(target=pool.work, args=(replayer,), name=f"{replayer.server.base_url}#{i}", daemon=True)
         for replayer in replayers
@@ -160,39 +168,51 @@ def serve(
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for rollout, rows in pool.finished(len(threads)):
+            try:
+                done(rollout, rows)
+            except Exception as error:
+                pool.stop(error)
+    except BaseException as error:  # an interrupt while waiting
+        pool.stop(error)
+        raise
     pool.raise_failures()
 
 
 class _Pool:
     """The rollouts still to do, shared by all workers of all servers."""
 
-    def __init__(self, rollouts: Sequence[Rollout], done: Callable[[Rollout, list[TurnRow]], None]) -> None:
-        self._todo, self._done = deque(rollouts), done
+    def __init__(self, rollouts: Sequence[Rollout]) -> None:
+        self._todo = deque(rollouts)
         self._changed = threading.Condition()
         self._busy = 0
         self._gone: dict[str, ServerGone] = {}
         self._failure: BaseException | None = None
+        self._results: SimpleQueue[tuple[Rollout, list[TurnRow]] | None] = SimpleQueue()
 
     def work(self, replayer: ServedReplayer) -> None:
         """Take rollouts until none is left, this server is gone, or something broke."""
-        for rollout in self._rollouts(replayer.server.base_url):
-            try:
-                rows = replayer.replay(rollout)
-            except ServerGone as error:
-                self._give_back(rollout, replayer.server.base_url, error)
-                return
-            except BaseException as error:
-                self._fail(error)
-                return
-            with self._changed:
-                try:
-                    self._done(rollout, rows)
-                except BaseException as error:
-                    self._failure = self._failure or error
-                self._busy -= 1
-                self._changed.notify_all()
+        try:
+            for rollout in self._rollouts(replayer.server.base_url):
+                self._results.put((rollout, replayer.replay(rollout)))
+                self._leave()
+        except ServerGone as error:
+            self._give_back(rollout, replayer.server.base_url, error)
+        except BaseException as error:
+            self.stop(error)
+            self._leave()
+        finally:
+            self._results.put(None)
+
+    def finished(self, workers: int) -> Iterator[tuple[Rollout, list[TurnRow]]]:
+        """Each rollout with its rows as it is done, until all workers have left."""
+        while workers:
+            result = self._results.get()
+            if result is None:
+                workers -= 1
+            else:
+                yield result
 
     def _rollouts(self, base_url: str) -> Iterator[Rollout]:
         while True:
@@ -206,17 +226,21 @@ class _Pool:
                 rollout = self._todo.popleft()
             yield rollout
 
+    def _leave(self) -> None:
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+
     def _give_back(self, rollout: Rollout, base_url: str, error: ServerGone) -> None:
         with self._changed:
             self._todo.appendleft(rollout)
             self._gone.setdefault(base_url, error)
-            self._busy -= 1
-            self._changed.notify_all()
+        self._leave()
 
-    def _fail(self, error: BaseException) -> None:
+    def stop(self, error: BaseException) -> None:
+        """Hand out no more rollouts, and keep why."""
         with self._changed:
             self._failure = self._failure or error
-            self._busy -= 1
             self._changed.notify_all()
 
     def raise_failures(self) -> None:

@@ -8,14 +8,15 @@ and rollout by rollout.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.backends import part
-from agentbench_spec.backends.client import Client
+from agentbench_spec.backends import access, part
+from agentbench_spec.backends.access import Connect
 from agentbench_spec.backends.kvcost import Cost
 from agentbench_spec.backends.launch import Launchable, launchables, launched
 from agentbench_spec.backends.pairing import pair_parts, read_margins
@@ -31,7 +32,7 @@ from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.source import data_facts, load_rollouts, open_workload
 
 SERVING = "serving.json"
-_TRANSPORT = {"base_urls", "port", "start_timeout_s", "request_timeout_s", "command"}
+_TRANSPORT = {"base_urls", "port", "start_timeout_s", "refused_grace_s", "request_timeout_s", "command"}
 """Settings that say how to reach a server, not what is measured: a resumed run may change them."""
 
 
@@ -61,6 +62,19 @@ class Stage:
 
     name: str
     servers: AbstractContextManager[list[Server]]
+    count: int = 1
+    """Servers that share the rollouts."""
+    launches: bool = False
+    """True if entering `servers` starts one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is replayed, and the manifest of whoever replays it."""
+
+    config: RunConfig
+    rollouts: Sequence[Rollout]
+    manifest: Mapping[str, Any]
 
 
 def run_served(
@@ -69,59 +83,87 @@ def run_served(
     *,
     resume: bool = False,
     argv: Sequence[str] | None = None,
+    api_key: str | None = None,
     environ: Mapping[str, str] | None = None,
     tell: Tell = lambda line: None,
 ) -> ServedRun:
     """Replay the configured rollouts through SGLang servers and write the run folder.
 
-    Raises ConfigError for settings or servers that cannot be used, MeasurementError if all servers died (resume then)
-    or the numbers are void.
+    api_key: for the servers; None: the environment's OPENAI_API_KEY. Raises ConfigError for settings or servers that
+    cannot be used, MeasurementError if all servers died (resume then) or the numbers are void.
     """
-    refuse_settings(config, os.environ if environ is None else environ)
-    settings, reach = settings_of(config)
-    refuse_early(folder, settings, resume=resume)
+    environ = os.environ if environ is None else environ
+    refuse_settings(config, environ)
+    key = access.api_key(api_key, environ)
+    refuse_early(folder, settings_of(config)[0], resume=resume)
+    job = prepare(config, argv=argv, key=key, tell=tell)
+    opened = RunWriter.resume if resume else RunWriter.create
+    with opened(folder, job.manifest) as writer:
+        tell(f"run folder: {folder}")
+        results: dict[str, part.PartResult] = {}
+        for stage in stages(config, folder, access.connector(config, key)):
+            tell(f"{stage.name}: measuring")
+            where = part_folder(folder, stage.name)
+            if part.is_finished(where, job.rollouts):
+                results[stage.name] = part.read_part(where)
+                continue
+            with stage.servers as servers:
+                connect = access.connector(config, key)
+                results[stage.name] = measure(job, stage.name, servers, connect, where, results.get(BASELINE))
+        summary, costs = join(writer, config, results, folder)
+    return ServedRun(folder, summary, read_run(folder)[1], results, costs)
+
+
+def prepare(
+    config: RunConfig, *, argv: Sequence[str] | None = None, key: str | None = None, tell: Tell = lambda line: None
+) -> Job:
+    """Load the rollouts and describe the measurement, the API key left out of it."""
     workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
     rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
     data = data_facts(workload, rollouts)
     for left_out in data["left_out"]:
         tell(f"left out: {left_out}")
+    settings, reach = settings_of(config)
     manifest = make_manifest(
-        settings=settings, model={"target": settings["target"].get("source")}, data=data, argv=argv, packages=("httpx",)
-    ) | {"reach": reach}
-    opened = RunWriter.resume if resume else RunWriter.create
-    with opened(folder, manifest) as writer:
-        tell(f"run folder: {folder}")
-        results: dict[str, part.PartResult] = {}
-        for stage in stages(config, folder):
-            tell(f"{stage.name}: measuring")
-            results[stage.name] = _measure(stage, config, rollouts, folder, results.get(BASELINE), manifest)
-        costs = {
-            name: part.draft_kv_costs(result, results.get(BASELINE), log_of(folder, name))
-            for name, result in results.items()
-        }
-        margins = {name: read_margins(part_folder(folder, name)) for name in results}
-        pair_parts(writer, [result.rows for result in results.values()], margins)
-        write_json_atomic(folder / SERVING, _serving(results, costs))
-        summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
-    return ServedRun(folder, summary, read_run(folder)[1], results, costs)
+        settings=settings,
+        model={"target": settings["target"].get("source")},
+        data=data,
+        argv=access.hide_key(sys.argv if argv is None else argv, key),
+        packages=("httpx",),
+    )
+    return Job(config, rollouts, {**manifest, "reach": reach})
 
 
-def _measure(
-    stage: Stage,
-    config: RunConfig,
-    rollouts: Sequence[Rollout],
+def measure(
+    job: Job,
+    name: str,
+    servers: Sequence[Server],
+    connect: Connect,
     folder: Path,
     baseline: part.PartResult | None,
-    manifest: Mapping[str, Any],
 ) -> part.PartResult:
-    where = part_folder(folder, stage.name)
-    if part.is_finished(where, rollouts):
-        return part.read_part(where)
-    with stage.servers as servers:
-        if baseline is not None:
-            refuse_unequal(baseline.resolved, servers[0].resolved(), stage.name)
-        drafts = draft_config(servers[0], config.sglang.draft_config)
-        return part.measure_part(config, rollouts, servers, drafts, where, manifest, baseline)
+    """What is missing of one drafter's part, on servers that are up. Raises as `measure_part` does."""
+    if baseline is not None:
+        refuse_unequal(baseline.resolved, servers[0].resolved(), name)
+    drafts = draft_config(servers[0], job.config.sglang.draft_config)
+    return part.measure_part(job.config, job.rollouts, servers, connect, drafts, folder, job.manifest, baseline)
+
+
+def join(
+    writer: RunWriter, config: RunConfig, results: Mapping[str, part.PartResult], logs: Path
+) -> tuple[Summary, dict[str, list[Cost]]]:
+    """Write finished parts as one run: rows paired turn by turn, and what exists per server only beside them.
+
+    logs: folder of the launched servers' output.
+    """
+    folder = writer.folder
+    costs = {
+        name: part.draft_kv_costs(result, results.get(BASELINE), log_of(logs, name)) for name, result in results.items()
+    }
+    margins = {name: read_margins(part_folder(folder, name)) for name in results}
+    pair_parts(writer, [result.rows for result in results.values()], margins)
+    write_json_atomic(folder / SERVING, _serving(results, costs))
+    return writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed), costs
 
 
 def part_folder(folder: Path, name: str) -> Path:
@@ -148,31 +190,34 @@ def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     return settings, reach
 
 
-def stages(config: RunConfig, folder: Path) -> Iterator[Stage]:
+def stages(config: RunConfig, folder: Path, connect: Connect) -> Iterator[Stage]:
     """The drafters of a run in order, the baseline first."""
     if config.sglang.launch:
         for drafter in launchables(config):
-            yield Stage(drafter.name, _launching(drafter, config, folder))
+            yield Stage(drafter.name, _launching(drafter, config, folder, connect), launches=True)
         return
-    for name, servers in by_drafter(describe_all(config)).items():
-        yield Stage(name, nullcontext(servers))
+    for name, servers in by_drafter(describe_all(config, connect)).items():
+        yield Stage(name, nullcontext(servers), len(servers))
 
 
 @contextmanager
-def _launching(drafter: Launchable, config: RunConfig, folder: Path) -> Iterator[list[Server]]:
+def _launching(drafter: Launchable, config: RunConfig, folder: Path, connect: Connect) -> Iterator[list[Server]]:
     with launched(drafter, config, log_of(folder, drafter.name)) as base_url:
-        yield [describe(base_url, config)]
+        yield [describe(base_url, config, connect)]
 
 
-def describe_all(config: RunConfig) -> list[Server]:
+def describe_all(config: RunConfig, connect: Connect) -> list[Server]:
     """Every server named by URL, once it is ready."""
-    return [describe(base_url, config) for base_url in dict.fromkeys(config.sglang.base_urls)]
+    return [describe(base_url, config, connect) for base_url in dict.fromkeys(config.sglang.base_urls)]
 
 
-def describe(base_url: str, config: RunConfig) -> Server:
-    """One server's description of itself. Raises ConfigError if it is not ready, or tells nothing and has no label."""
-    with Client(base_url, timeout_s=config.sglang.request_timeout_s) as client:
-        client.wait_ready(config.sglang.start_timeout_s)
+def describe(base_url: str, config: RunConfig, connect: Connect) -> Server:
+    """One server's description of itself.
+
+    Raises ConfigError if it is not there, not ready, wants another key, or tells nothing and has no label.
+    """
+    with connect(base_url) as client:
+        client.wait_ready(config.sglang.start_timeout_s, grace_s=config.sglang.refused_grace_s)
         info, model = client.server_info(), client.model()
     if info is not None:
         return Server(client.base_url, info, model=model)

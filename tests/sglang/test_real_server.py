@@ -6,7 +6,11 @@ Run by tests/sglang/run.sh, which builds the server's environment. Every server 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +27,10 @@ from served_models import save_checkpoint, save_draft, save_target  # noqa: E402
 from agentbench_spec.backends.client import Ask, Client  # noqa: E402
 from agentbench_spec.backends.launch import launchable, launched  # noqa: E402
 from agentbench_spec.backends.sglang import ServedRun, run_served  # noqa: E402
+from agentbench_spec.backends.sweep import sweep  # noqa: E402
 from agentbench_spec.config import RunConfig, load_config  # noqa: E402
+from agentbench_spec.errors import ConfigError, MeasurementError  # noqa: E402
+from agentbench_spec.presets import ThroughputPreset  # noqa: E402
 from agentbench_spec.records import TurnRow  # noqa: E402
 from agentbench_spec.run import run  # noqa: E402
 
@@ -43,6 +50,8 @@ CPU_ENV = {
     "TORCHDYNAMO_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
 }
+KEY = "a-key-of-the-tests"
+"""Wanted by the n-gram server."""
 NEW_TOKENS = 25
 """Not a multiple of 3: the server's own acceptance length would else be right by accident."""
 
@@ -78,7 +87,10 @@ class Servers:
         if name not in self._urls:
             drafter, env = self._kind(name)
             log = self._folder / f"{name}.log"
-            self._urls[name] = self._stack.enter_context(launched(drafter, self.config(env=env), log))
+            # a run refuses a key among the server's arguments, for its manifest keeps them; a server in a test has none
+            args = [*CPU_ARGS, *(("--api-key", KEY) if name == "ngram" else ())]
+            config = self.config(env=env, sglang__server_args=args)
+            self._urls[name] = self._stack.enter_context(launched(drafter, config, log))
         return self._urls[name]
 
     def _kind(self, name: str) -> tuple[Any, dict[str, str]]:
@@ -111,7 +123,7 @@ def plain_rows(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 def against_plain(servers: Servers, name: str, folder: Path, **more: Any) -> ServedRun:
-    return run_served(servers.config(servers.url("none"), servers.url(name), **more), folder, environ={})
+    return run_served(servers.config(servers.url("none"), servers.url(name), **more), folder, api_key=KEY, environ={})
 
 
 def own_engine(servers: Servers, drafters: list[str], k: int = 3) -> RunConfig:
@@ -182,7 +194,7 @@ def test_eagle_finds_one_prefix_token_less(servers: Servers) -> None:
 def test_flush_empties_cache_and_counters(servers: Servers) -> None:
     """After a flush nothing of an earlier prompt is found."""
     prompt, ask = [60 + i % 30 for i in range(40)], Ask(4)
-    with Client(servers.url("ngram")) as client:
+    with Client(servers.url("ngram"), api_key=KEY) as client:
         client.generate(prompt, ask)
         assert client.generate(prompt, ask).cached_tokens == 39
         assert client.flush()
@@ -205,3 +217,70 @@ def test_same_draft_gives_the_same_tau(servers: Servers, plain_rows: list[TurnRo
     counts = {(row.rollout, row.turn): (row.rounds, row.matched) for row in ours if row.drafter == "eagle3"}
     assert {(row.rollout, row.turn): (row.rounds, row.matched) for row in rows} == counts
     assert sum(row.matched or 0 for row in rows) > 0
+
+
+def test_a_real_server_wants_its_key(servers: Servers, tmp_path: Path) -> None:
+    """Without the key, or with another, nothing is measured and the message says what is wanted."""
+    config = servers.config(servers.url("ngram"))
+    with pytest.raises(ConfigError, match=r"/server_info wants an API key \(status 401\)"):
+        run_served(config, tmp_path / "without", environ={})
+    with pytest.raises(ConfigError, match="does not accept the API key"):
+        run_served(config, tmp_path / "wrong", api_key="another", environ={})
+
+
+def test_two_rollouts_at_once_say_the_same(servers: Servers, tmp_path: Path) -> None:
+    """The throughput table's cells at concurrency 1 and 2: all identities hold, and batching changes no token."""
+    config = servers.config(servers.url("none"), servers.url("ngram"), sglang__warm_up_rollouts=1)
+    plan = ThroughputPreset(concurrency=(1, 2), requests_per_row=0, requests_least=3)
+    rows = sweep(config, tmp_path / "sweep", plan, api_key=KEY, environ={}).rows
+    assert [(row.drafter, row.concurrency, row.turns) for row in rows] == [
+        (name, concurrency, 9) for concurrency in (1, 2) for name in ("none", "ngram")
+    ]
+    assert all(row.left_out == {} and row.tokens_per_s and row.emitted_raw for row in rows)
+    assert all(row.outputs == rows[0].outputs for row in rows)
+
+
+def server_pid(port: int) -> int:
+    """The process of the server on `port`, not its supervisor."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "sglang.launch_server" in words and str(port) in words and not any("supervise" in word for word in words):
+            return int(entry.parent.name)
+    raise LookupError(f"no server on port {port}")
+
+
+def kill_after_a_rollout(done: Path, port: int) -> None:
+    """Kill the server without warning while it is in its second rollout."""
+    deadline = time.monotonic() + 800
+    while not (done.is_file() and done.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(server_pid(port), signal.SIGKILL)
+
+
+@pytest.mark.timeout(1800)
+def test_launch_survives_a_killed_server(servers: Servers, tmp_path: Path) -> None:
+    """--launch of two drafters; the first server is killed in mid-run. One rollout is lost, --resume finishes the run,
+    the kept rollout is not decoded again, and no server is left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    more: dict[str, Any] = {"drafters": ["NGRAM"], "drafter_options.NGRAM": {"num_draft_tokens": 8}}
+    config = servers.config(sglang__port=port, sglang__warm_up_rollouts=0, **more)
+    done = tmp_path / "run" / "parts" / "none" / "rollouts.jsonl"
+    killer = threading.Thread(target=kill_after_a_rollout, args=(done, port), daemon=True)
+    killer.start()
+    with pytest.raises(MeasurementError, match=r"2 rollouts were not replayed(.|\n)*The server ended; the end of"):
+        run_served(config, tmp_path / "run", environ={})
+    killer.join()
+    kept = (tmp_path / "run" / "parts" / "none" / "turns.jsonl").read_text().splitlines()[:3]
+    rows = run_served(config, tmp_path / "run", resume=True, environ={}).rows
+    assert (tmp_path / "run" / "parts" / "none" / "turns.jsonl").read_text().splitlines()[:3] == kept
+    assert Counter((row.drafter, row.status) for row in rows) == {("none", "ok"): 9, ("ngram", "ok"): 9}
+    assert all(row.identical for row in rows if row.drafter == "ngram")
+    logs = [(tmp_path / "run" / f"server-{name}.log").read_text() for name in ("none", "ngram")]
+    assert logs[0].count("$ ") >= 2 and "--speculative-algorithm NGRAM" in logs[1]
+    with pytest.raises(LookupError):
+        server_pid(port)

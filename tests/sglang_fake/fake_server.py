@@ -46,6 +46,18 @@ class Behaviour:
     max_model_len: int | None = None
     lose_prefix_tokens: int = 0
     """Prefix tokens the cache has lost, as a server that evicts."""
+    api_key: str | None = None
+    """Wanted as bearer on every route but /health and /metrics, as SGLang does."""
+    admin_api_key: str | None = None
+    """Then the only one that flushes."""
+    repeats_key: bool = False
+    """A refusal repeats the key it refuses, as some gateways do."""
+    rekey: dict[int, str] = field(default_factory=dict)
+    """Number of a generation request -> the key wanted from it on."""
+    flush_text: str = "busy"
+    health: bool = True
+    log: Path | None = None
+    """A line with the prompt's ids for each generation request: what outlives a kill."""
 
 
 class FakeServer:
@@ -100,9 +112,20 @@ class FakeServer:
     def info(self) -> dict[str, Any]:
         state = {"avg_spec_accept_length": 9.9, "memory_usage": {"token_capacity": 4096, "kvcache": 0.008}}
         defaults = {"page_size": 1, "max_running_requests": 64, "disable_radix_cache": False, "device": "cuda"}
-        return {"model_path": "fake", "speculative_algorithm": None, **defaults, **self.behaviour.args} | {
+        keys = {"api_key": self.behaviour.api_key, "admin_api_key": self.behaviour.admin_api_key}
+        return {"model_path": "fake", "speculative_algorithm": None, **defaults, **keys, **self.behaviour.args} | {
             "internal_states": [state]
         }
+
+    def refuses(self, path: str, bearer: str | None) -> bool:
+        """SGLang's rule: /health and /metrics are open, a flush wants the admin's key where there is one."""
+        if path.startswith(("/health", "/metrics")):
+            return False
+        with self._lock:
+            self.behaviour.api_key = self.behaviour.rekey.pop(len(self.requests), self.behaviour.api_key)
+        flush = path.startswith("/flush_cache") and self.behaviour.admin_api_key
+        key = flush or self.behaviour.api_key
+        return bool(key) and bearer != f"Bearer {key}"
 
     def flush(self) -> bool:
         with self._lock:
@@ -128,6 +151,9 @@ class FakeServer:
         with self._lock:
             number = len(self.requests)
             self.requests.append(body)
+            if self.behaviour.log:
+                with self.behaviour.log.open("a") as file:
+                    file.write(json.dumps(body.get("input_ids")) + "\n")
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             fault = self.behaviour.faults.get(number)
@@ -233,7 +259,9 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if server.dead:
                 self.close_connection = True
-            elif self.path == "/health":
+            elif server.refuses(self.path, self.headers.get("authorization")):
+                self._unauthorised()
+            elif self.path == "/health" and server.behaviour.health:
                 self._send(200 if server.healthy() else 503, "")
             elif self.path == "/server_info" and server.behaviour.server_info:
                 self._send(200, json.dumps(server.info()))
@@ -249,9 +277,14 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             if server.dead:
                 self.close_connection = True
+            elif server.refuses(self.path, self.headers.get("authorization")):
+                self._unauthorised()
             elif self.path.startswith("/flush_cache"):
                 done = server.flush() if server.behaviour.server_info else None
-                self._send(404 if done is None else 200 if done else 400, "Cache flushed." if done else "busy")
+                self._send(
+                    404 if done is None else 200 if done else 400,
+                    "Cache flushed." if done else server.behaviour.flush_text,
+                )
             elif self.path == "/generate":
                 asked = json.loads(body)
                 if asked.get("return_logprob"):
@@ -263,6 +296,10 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self._generation(json.loads(body), lambda events: _as_chat(events, server.behaviour))
             else:
                 self._send(404, "not found")
+
+        def _unauthorised(self) -> None:
+            said = self.headers.get("authorization") if server.behaviour.repeats_key else "Unauthorized"
+            self._send(401, json.dumps({"error": said}))
 
         def _generation(self, body: dict[str, Any], form: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
             fault = server.begin(body)
@@ -357,17 +394,24 @@ def main() -> None:
     parser.add_argument("--speculative-num-draft-tokens", type=int)
     parser.add_argument("--fake-step-s", type=float, default=0.0)
     parser.add_argument("--fake-exit")
+    parser.add_argument("--fake-unknown", help="an algorithm it does not know")
+    parser.add_argument("--fake-load-s", type=float, default=0.0)
     parser.add_argument("--fake-pid-file")
+    parser.add_argument("--fake-log", type=Path)
     given, _ = parser.parse_known_args()
     if given.fake_pid_file:
         with Path(given.fake_pid_file).open("a") as file:
             file.write(f"{os.getpid()}\n")
+    time.sleep(given.fake_load_s)  # nothing listens yet, as with SGLang while it loads weights
     if given.fake_exit:
         sys.exit(given.fake_exit)
+    if given.fake_unknown and given.fake_unknown == given.speculative_algorithm:
+        sys.exit(f"Unknown speculative algorithm: {given.fake_unknown}")
     args = {name: value for name, value in vars(given).items() if not name.startswith("fake") and name != "port"}
     if given.speculative_algorithm and not given.speculative_num_draft_tokens:
         args["speculative_num_draft_tokens"] = 4
-    with FakeServer(Behaviour(args, step_s=given.fake_step_s, loading_polls=2), given.port):
+    behaviour = Behaviour(args, step_s=given.fake_step_s, loading_polls=2, log=given.fake_log)
+    with FakeServer(behaviour, given.port):
         threading.Event().wait()
 
 

@@ -1,71 +1,30 @@
-"""Whole runs through servers on loopback sockets: the fake server speaks, drops, dies and comes back."""
+"""Whole runs through servers on loopback sockets: the fake server speaks, drops, and is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from localmodel import save_model, save_rollouts, session
+from localmodel import save_rollouts, session
+from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
 
-from agentbench_spec.backends import launch
-from agentbench_spec.backends.sglang import ServedRun, run_served
-from agentbench_spec.backends.sweep import sweep
-from agentbench_spec.config import RunConfig, load_config
+from agentbench_spec.backends.sglang import run_served
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.invariants import check_row
-from agentbench_spec.records import CLOCK_FIELDS, TurnRow
-
-FAKE = Path(__file__).parents[1] / "sglang_fake" / "fake_server.py"
-sys.path.insert(0, str(FAKE.parent))
-
-from fake_server import Behaviour, FakeServer  # noqa: E402
-
-EAGLE3 = {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 4}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def model(tiny: Path) -> Path:
     """A folder with a tokenizer and a chat template; no server needs its weights here."""
-    return save_model(tmp_path_factory.mktemp("model"))
+    return tiny
 
 
 @pytest.fixture
 def rollouts(tmp_path: Path) -> Path:
     return save_rollouts(tmp_path / "rollouts.jsonl", *(session(name, 3) for name in "abcd"))
-
-
-def settings(model: Path, rollouts: Path, *urls: str, **more: Any) -> RunConfig:
-    flags = {
-        "backend": "sglang",
-        "target.source": str(model),
-        "workload.name": str(rollouts),
-        "decode.max_new_tokens": 12,
-        "sglang.base_urls": list(urls) or None,
-        "sglang.warm_up_rollouts": 0,
-        "sglang.start_timeout_s": 20.0,
-        "sglang.request_timeout_s": 20.0,
-        **{name.replace("__", "."): value for name, value in more.items()},
-    }
-    return load_config(flags=flags)
-
-
-def served(config: RunConfig, folder: Path, **options: Any) -> ServedRun:
-    done = run_served(config, folder, environ={}, argv=[], **options)
-    for row in done.rows:
-        check_row(row)
-    return done
-
-
-def of(done: ServedRun, drafter: str) -> list[TurnRow]:
-    return [row for row in done.rows if row.drafter == drafter]
 
 
 def test_baseline_and_drafter_make_paired_rows(model: Path, rollouts: Path, tmp_path: Path) -> None:
@@ -149,29 +108,6 @@ def test_one_bad_answer_is_one_row_that_says_why(
     assert why in (bad[0].error or "") and done.summary.drafters[0].left_out == {status: 1}
     assert len(done.rows) == (11 if status == "error" else 12)
     assert status == "retracted" or bad[0].tau is None
-
-
-def test_dead_server_loses_one_rollout_and_resume_finishes(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """It dies in the third rollout: two are kept, the rest is decoded after its return, and nothing is there twice."""
-    folder = tmp_path / "run"
-    with FakeServer(Behaviour(dict(EAGLE3), faults={7: "die"})) as spec:
-        config = settings(model, rollouts, spec.base_url)
-        with pytest.raises(MeasurementError, match=r"2 rollouts were not replayed.*--resume"):
-            served(config, folder)
-        spec.revive()
-        done = served(config, folder, resume=True)
-        requests = len(spec.requests)
-    assert requests == 8 + 6
-    assert sorted((row.rollout, row.turn) for row in done.rows) == [(name, i) for name in "abcd" for i in range(3)]
-    with FakeServer(Behaviour(dict(EAGLE3))) as spec:
-        unbroken = served(settings(model, rollouts, spec.base_url), tmp_path / "other")
-    assert [timeless(row) for row in done.rows] == [timeless(row) for row in unbroken.rows]
-
-
-def timeless(row: TurnRow) -> dict[str, Any]:
-    """A row without its clocks, its address, and what other rollouts happened to leave in the server's cache."""
-    passing = CLOCK_FIELDS | {"server", "reused_tokens", "new_tokens"}
-    return {name: value for name, value in dataclasses.asdict(row).items() if name not in passing}
 
 
 def test_another_server_takes_over(model: Path, rollouts: Path, tmp_path: Path) -> None:
@@ -343,116 +279,3 @@ def test_unequal_limits_are_refused(model: Path, rollouts: Path, tmp_path: Path)
         pytest.raises(ConfigError, match=r"--max-running-requests .64 for the baseline, 48 for eagle3"),
     ):
         served(settings(model, rollouts, plain.base_url, spec.base_url), tmp_path / "run")
-
-
-def launching(model: Path, rollouts: Path, pids: Path, *server_args: str, **more: Any) -> RunConfig:
-    command = [sys.executable, str(FAKE), "--fake-pid-file", str(pids)]
-    return settings(
-        model, rollouts, sglang__launch=True, sglang__command=command, sglang__server_args=list(server_args), **more
-    )
-
-
-def ended(pids: Path, *, wait_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + wait_s
-    alive = [int(pid) for pid in pids.read_text().split()]
-    while alive and time.monotonic() < deadline:
-        alive = [pid for pid in alive if _runs(pid)]
-        time.sleep(0.02)
-    return not alive
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def test_launch_starts_measures_and_ends_a_server_per_drafter(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """The baseline is added, both get the same limit, both logs are kept, and no server is left behind."""
-    pids = tmp_path / "pids"
-    done = served(launching(model, rollouts, pids, drafters=["NGRAM"], workload__limit=2), tmp_path / "run")
-    assert {row.drafter for row in done.rows} == {"none", "ngram"}
-    assert len(pids.read_text().split()) == 2 and ended(pids)
-    logs = [(tmp_path / "run" / f"server-{name}.log").read_text() for name in ("none", "ngram")]
-    assert all("--max-running-requests 64" in log for log in logs) and "--speculative-algorithm NGRAM" in logs[1]
-
-
-def test_launch_that_fails_shows_the_log(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """A server that dies while starting: its last words are in the error, and waiting stops at once."""
-    config = launching(model, rollouts, tmp_path / "pids", "--fake-exit", "no such model")
-    with pytest.raises(ConfigError, match=r"ended while it was starting(.|\n)*no such model"):
-        served(config, tmp_path / "run")
-
-
-def test_killed_client_leaves_no_server(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """kill -9 of the client in the middle of a run: the supervisor sees its input close and ends the server."""
-    pids, folder = tmp_path / "pids", tmp_path / "run"
-    config = launching(model, rollouts, pids, "--fake-step-s", "0.2")
-    code = (
-        "import sys, json; from pathlib import Path; from agentbench_spec.config import RunConfig\n"
-        "from agentbench_spec.backends.sglang import run_served\n"
-        "run_served(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), environ={})"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, config.model_dump_json(), str(folder)])
-    turns = folder / "parts" / "none" / "manifest.json"
-    deadline = time.monotonic() + 60
-    while not turns.exists() and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert turns.exists()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert ended(pids)
-
-
-@pytest.mark.parametrize(
-    ("given", "options", "why"),
-    [
-        ("EAGLE3", {}, "needs a draft model"),
-        ("EAGLE3=d", {"num_steps": 3}, "go together"),
-        ("none=d", {}, "takes no draft"),
-    ],
-)
-def test_drafters_that_cannot_be_launched(given: str, options: dict[str, Any], why: str) -> None:
-    """Refused before a minute is spent on loading the target."""
-    with pytest.raises(ConfigError, match=why):
-        launch.launchable(given, options)
-
-
-def test_options_become_flags() -> None:
-    """A plugin's algorithm and any option go through by name; flags without a value stay without one."""
-    config = load_config(flags={"sglang.launch": True, "target.source": "m", "drafters": ["dlite=d"]})
-    own = launch.launchable("dlite=d", {"num_draft_tokens": 8, "use_rejection_sampling": True})
-    words = launch.flags(own, config, 1)
-    assert words[-7:] == [
-        *("--speculative-algorithm", "DLITE", "--speculative-draft-model-path", "d"),
-        *("--speculative-num-draft-tokens", "8", "--speculative-use-rejection-sampling"),
-    ]
-
-
-def test_sweep_measures_each_cell_once(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """Two concurrencies by two servers; the second call finds all cells finished, an unfinished one is begun anew."""
-    with FakeServer(Behaviour(step_s=0.002)) as plain, FakeServer(Behaviour(dict(EAGLE3), step_s=0.002)) as spec:
-        config = settings(model, rollouts, plain.base_url, spec.base_url)
-        cells = sweep(config, tmp_path, (1, 2), environ={})
-        asked = len(plain.requests)
-        again = sweep(config, tmp_path, (1, 2), environ={})
-        (tmp_path / "c002" / "manifest.json").unlink()
-        sweep(config, tmp_path, (1, 2), environ={})
-        anew = len(plain.requests)
-    assert cells == again and (asked, anew) == (24, 36)
-    assert [(cell.drafter, cell.concurrency) for cell in cells] == [
-        (name, concurrency) for concurrency in (1, 2) for name in ("none", "eagle3")
-    ]
-    assert {cell.tau for cell in cells if cell.drafter == "eagle3"} == {2.2}
-    assert [cell.speedup for cell in cells if cell.drafter == "none"] == [1.0, 1.0]
-    assert all(cell.speedup and cell.speedup > 0 for cell in cells)
-
-
-def test_secrets_of_a_server_stay_out_of_the_run_folder(model: Path, rollouts: Path, tmp_path: Path) -> None:
-    """/server_info tells the keys it was started with; a run folder is published."""
-    with FakeServer(Behaviour({"api_key": "hush-1", "admin_api_key": "hush-2", "random_seed": 7})) as plain:
-        served(settings(model, rollouts, plain.base_url, workload__limit=1), tmp_path / "run")
-    written = "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json*"))
-    assert "hush" not in written and '"random_seed": 7' in written

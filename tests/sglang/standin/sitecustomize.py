@@ -5,8 +5,9 @@ from __future__ import annotations
 try:
     import torch
 
-    _LIBRARY = torch.library.Library("torchvision", "DEF")
-    for _name in ("nms", "qnms"):
-        _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    if torch.version.cuda is None:
+        _LIBRARY = torch.library.Library("torchvision", "DEF")
+        for _name in ("nms", "qnms"):
+            _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 except ImportError:
     pass
