@@ -30,6 +30,7 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.run import Finished, Tell
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.source import data_facts, load_rollouts, open_workload
+from agentbench_spec.summary import Summary
 
 SERVING = "serving.json"
 _TRANSPORT = {"base_urls", "port", "start_timeout_s", "refused_grace_s", "request_timeout_s", "command"}
