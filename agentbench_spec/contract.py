@@ -22,6 +22,7 @@ from agentbench_spec.contract_drive import Broken, NotApplicable
 from agentbench_spec.contract_sampling import distribution
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.embedded import NAME as EMBEDDED
+from agentbench_spec.embedded import shipped_drafter
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_drafter
 from agentbench_spec.target import Target
@@ -164,6 +165,9 @@ def check_drafter(
     Raises ConfigError for an unknown drafter or target, and if the embedded model is not installed.
     """
     given = dict(options or {})
+    name = target.info.name if target is not None else EMBEDDED if tuple(on) == ("embedded",) else ""
+    if "checkpoint" not in given:
+        given |= shipped_drafter(drafter, name)
 
     def make() -> Drafter:
         return load_drafter(drafter, **given)

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from agentbench_spec.errors import ConfigError
 
-__all__ = ["NAME", "chat_template", "folder", "provenance"]
+__all__ = ["NAME", "chat_template", "folder", "provenance", "shipped_drafter"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ CONVERSION = 1
 """Raised whenever `_convert` writes something different; part of the cache key."""
 
 _STALE_AFTER_S = 3600.0
+_WEIGHTS = "model.safetensors"
 
 
 def folder() -> Path:
@@ -60,6 +61,18 @@ def cached_folder() -> Path:
 def chat_template() -> str:
     """The chat template with tools that stands in for the model's own, which has none."""
     return importlib.resources.files("agentbench_spec.data").joinpath("smollm2_tools.jinja").read_text("utf-8")
+
+
+def shipped_drafter(drafter: str, target: str) -> dict[str, str]:
+    """The options checkpoint and revision of the trained drafter this package ships for `target`; {} if there is none.
+
+    revision: the start of the SHA-256 of its weights.
+    """
+    place = importlib.resources.files("agentbench_spec.data") / NAME / drafter
+    if target != NAME or not drafter.isidentifier() or not (place / _WEIGHTS).is_file():
+        return {}
+    digest = hashlib.sha256((place / _WEIGHTS).read_bytes()).hexdigest()
+    return {"checkpoint": str(place), "revision": f"sha256:{digest[:12]}"}
 
 
 def provenance() -> dict[str, Any]:

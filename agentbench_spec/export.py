@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.paper import DRAFTERS
 from agentbench_spec.provenance import write_bytes_atomic
+from agentbench_spec.stats import Interval, ends
 from agentbench_spec.summary import DrafterSummary, Summary, notes
 from agentbench_spec.tables import Table, grid
 
@@ -62,8 +63,7 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
             "figure": figure,
             "pooled": cell.value,
             "macro": cell.macro,
-            "low": cell.interval.low if cell.interval else None,
-            "high": cell.interval.high if cell.interval else None,
+            **_between("", cell.interval),
             "level": cell.interval.level if cell.interval else None,
             "clusters": cell.interval.clusters if cell.interval else None,
             "turns": cell.turns,
@@ -80,6 +80,11 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
         for column in table.columns
         for cell in [table.cell(drafter, figure, column)]
     ]
+
+
+def _between(prefix: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = ends(interval)
+    return {f"{prefix}low": low, f"{prefix}high": high}
 
 
 _WHOLE = ("clusters", "turns", "left_out")
@@ -143,10 +148,8 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
             "drafter": own.drafter,
             "k": own.k,
             **dict(zip(names, _figures(own), strict=True)),
-            "tau_low": own.tau_interval.low if own.tau_interval else None,
-            "tau_high": own.tau_interval.high if own.tau_interval else None,
-            "speedup_low": own.speedup_interval.low if own.speedup_interval else None,
-            "speedup_high": own.speedup_interval.high if own.speedup_interval else None,
+            **_between("tau_", own.tau_interval),
+            **_between("speedup_", own.speedup_interval),
             "turns": own.turns,
             "left_out": sum(own.left_out.values()),
         }

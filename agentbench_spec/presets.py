@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.paper import TableName
+from agentbench_spec.variants import PAPER_TARGET, needs_training
 
 
 class _Part(BaseModel):
@@ -85,6 +86,11 @@ class EmbeddedPreset(_Part):
 
     target: str
     drafters: tuple[str, ...]
+    """Run besides those of the table; they need no checkpoint."""
+    shipped: tuple[str, ...] = ()
+    """Drafters of the table whose checkpoints for `target` are in the package."""
+    notes: tuple[str, ...] = ()
+    """What to know of the shipped checkpoints."""
     orientation: str
     """The paper's target whose values are shown beside ours, without a verdict."""
     settings: dict[str, Any]
@@ -100,10 +106,13 @@ class Presets(_Part):
     embedded: EmbeddedPreset
     tables: dict[TableName, TablePreset]
 
-    def table(self, name: TableName) -> TablePreset:
-        """The preset of a table. Raises ConfigError for one that a run alone cannot fill."""
+    def table(self, name: TableName, target: str | None = None) -> TablePreset:
+        """The preset of a table. Raises ConfigError for one that a run alone cannot fill.
+
+        target: whose drafters the error says how to train; None: the paper's.
+        """
         if name not in self.tables:
-            raise ConfigError(_NEEDS_TRAINING.get(name, f"the presets have no {name}"))
+            raise ConfigError(needs_training(name, target or PAPER_TARGET) or f"the presets have no {name}")
         return self.tables[name]
 
     def settings_lines(self, name: TableName) -> list[str]:
@@ -130,22 +139,3 @@ def load_presets(file: Path | None = None) -> Presets:
 
 
 _SHARED = ("settings", "stated", "open", "checkpoints", "embedded")
-
-
-_TRAIN = "agentbench-spec train dlite --target Qwen/Qwen3-8B --data TEXTS"
-_RUN = "agentbench-spec run --target Qwen/Qwen3-8B --workload bfcl_v3"
-_NEEDS_TRAINING = {
-    "table5": (
-        "table5 compares DLite drafters of different designs, and none but the final one is published: train each row "
-        f"(the paper: 80,000 samples), such as `{_TRAIN} --out slots14 --option slots=14 --option rank=512` and "
-        f"`{_TRAIN} --out slots7 --option slots=7 --option rank=512`; then compare them on the same turns: "
-        f"`{_RUN} --drafter dlite=slots14 --drafter dlite=slots7`"
-    ),
-    "figure5": (
-        "figure5 compares drafters that see a window of 128 or 512 KV positions with one that sees none, and none of "
-        f"them is published: train `{_TRAIN} --out window128 --option role=teacher --option window=128`, "
-        f"`{_TRAIN} --out window512 --option role=teacher --option window=512` and "
-        f"`{_TRAIN} --out none --single-stage`; then compare them on the same turns: "
-        f"`{_RUN} --drafter dlite=window128 --drafter dlite=window512 --drafter dlite=none`"
-    ),
-}

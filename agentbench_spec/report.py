@@ -52,16 +52,23 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """A run's name and its benchmark card."""
+
+    name: str
+    card: tuple[Fact, ...]
+    ceiling: float | None
+    """The baseline's share of the speed that the memory allows; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """Everything the page says about one run."""
 
     anchor: str
-    name: str
+    heading: Heading
     verdict: tuple[str, str] | None
     """("bad" or "warn", sentence) if the run is void or unfinished."""
-    card: tuple[Fact, ...]
-    ceiling: float | None
-    """The baseline's share of the speed that the memory allows; None if unknown."""
     conditions: tuple[Fact, ...]
     summary: Grid
     notes: tuple[str, ...]
@@ -73,19 +80,30 @@ class Section:
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, *, tables: Sequence[Grid] = (), throughput: Sequence[ThroughputPoint] = ()
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    tables: Sequence[Grid] = (),
+    throughput: Sequence[ThroughputPoint] = (),
+    cards: Sequence[Heading] = (),
 ) -> Path:
     """Write the report over the runs in `folders` to `out`; returns `out`. Raises what `build_report` raises."""
-    page = build_report(folders, tables=tables, throughput=throughput)
+    page = build_report(folders, tables=tables, throughput=throughput, cards=cards)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes_atomic(out, page.encode())
     return out
 
 
 def build_report(
-    folders: Sequence[Path], *, tables: Sequence[Grid] = (), throughput: Sequence[ThroughputPoint] = ()
+    folders: Sequence[Path],
+    *,
+    tables: Sequence[Grid] = (),
+    throughput: Sequence[ThroughputPoint] = (),
+    cards: Sequence[Heading] = (),
 ) -> str:
     """The page as text. tables: shown below the cards of all runs; throughput: drawn under them.
+
+    cards: of runs that tables and throughput come from and that have no section of their own.
 
     Raises ConfigError if a folder holds no run or one without rows, or if matplotlib is missing; MeasurementError if
     the rows of one run were measured under different conditions.
@@ -100,7 +118,8 @@ def build_report(
     ]
     named = [(f.resolve().name, m.get("settings") or {}, s) for (f, m, _), s in zip(runs, summaries, strict=True)]
     overview = [overview_grid(named)] if len(runs) > 1 else []
-    return _render(sections, [*overview, *tables], _panels(draw_all((), throughput), "all-"))
+    headings = [*(section.heading for section in sections), *cards]
+    return _render(sections, headings, [*overview, *tables], _panels(draw_all((), throughput), "all-"))
 
 
 def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -131,13 +150,10 @@ def _counting(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _section(
     anchor: str, folder: Path, manifest: Mapping[str, Any], rows: Sequence[TurnRow], summary: Summary
 ) -> Section:
-    step_s, floor_s = baseline_step_s(rows), (manifest.get("card") or {}).get("floor_s")
     return Section(
         anchor=anchor,
-        name=folder.resolve().name,
+        heading=heading(folder, manifest, baseline_step_s(rows)),
         verdict=_verdict(manifest, summary),
-        card=tuple(_card(manifest, step_s)),
-        ceiling=floor_s / step_s if floor_s and step_s else None,
         conditions=tuple(_conditions(manifest, rows)),
         summary=summary_grid(summary),
         notes=(*notes(summary), *map(str, manifest.get("notes") or ())),
@@ -147,6 +163,13 @@ def _section(
         divergences=divergence_grid(rows),
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False),
     )
+
+
+def heading(folder: Path, manifest: Mapping[str, Any], step_s: float | None) -> Heading:
+    """The benchmark card of a run; step_s: seconds of one plain decode step, None: unknown."""
+    floor_s = (manifest.get("card") or {}).get("floor_s")
+    ceiling = floor_s / step_s if floor_s and step_s else None
+    return Heading(folder.resolve().name, tuple(_card(manifest, step_s)), ceiling)
 
 
 def _verdict(manifest: Mapping[str, Any], summary: Summary) -> tuple[str, str] | None:
@@ -226,7 +249,9 @@ def _panels(plots: Iterable[Plot], prefix: str) -> tuple[Panel, ...]:
     return tuple(Panel(plot, plot.inline_svg(prefix), plot_grid(plot)) for plot in plots)
 
 
-def _render(sections: Sequence[Section], tables: Sequence[Grid], panels: Sequence[Panel]) -> str:
+def _render(
+    sections: Sequence[Section], cards: Sequence[Heading], tables: Sequence[Grid], panels: Sequence[Panel]
+) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
@@ -237,7 +262,7 @@ def _render(sections: Sequence[Section], tables: Sequence[Grid], panels: Sequenc
         lstrip_blocks=True,
     )
     environment.globals |= {"light": theme_css("light"), "dark": theme_css("dark"), "percent": _percent}
-    return environment.get_template(TEMPLATE).render(sections=sections, tables=tables, panels=panels)
+    return environment.get_template(TEMPLATE).render(sections=sections, cards=cards, tables=tables, panels=panels)
 
 
 def _percent(value: float) -> str:

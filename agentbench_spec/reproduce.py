@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import settings_digest, write_json_atomic
 from agentbench_spec.reproduce_plan import Plan, Request, plan
 from agentbench_spec.runfolder import MANIFEST, read_manifest, read_run
-from agentbench_spec.source import data_facts, load_rollouts, open_workload
+from agentbench_spec.setup import Tell, drafter_makers
+from agentbench_spec.source import configured_workload, read_source
 from agentbench_spec.tables import Column, Table, replay_table
 
 __all__ = ["Reproduced", "Request", "plan", "reproduce", "table_folder", "write_record"]
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,15 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
             runs.append(folder)
         rows = [] if absent else read_run(folder)[1]
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
-        columns.append(Column(preset.title, rows, preset.paper_workload, standin, absent))
+        title = f"{preset.title} (stand-in)" if standin else preset.title
+        columns.append(Column(title, rows, preset.paper_workload, standin, absent))
     return columns, list(dict.fromkeys(runs))
 
 
 def data_is_absent(config: RunConfig) -> str | None:
     """Why the workload cannot be had; None if it can."""
     try:
-        open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
+        configured_workload(config)
     except ConfigError as error:
         return str(error)
     return None
@@ -102,19 +102,29 @@ def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
     folder = run_folder(results, settings)
     begun = (folder / MANIFEST).is_file()
     if begun and (manifest := read_manifest(folder)).get("finished"):
-        refuse_other_data(folder, manifest, config)
+        refuse_other_measurement(folder, manifest, config)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return folder
     run(config, folder, resume=begun, tell=tell)
     return folder
 
 
-def refuse_other_data(folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None) -> None:
-    """Raises ConfigError if the workload no longer gives the rollouts that a finished run was made from."""
-    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
-    rollouts = load_rollouts(workload, limit=limit or config.workload.limit, seed=config.measure.seed)
-    if data_facts(workload, rollouts)["sha256"] != manifest["data"]["sha256"]:
-        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; remove it, or use --results")
+def refuse_other_measurement(
+    folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None
+) -> None:
+    """Raises ConfigError if a finished run was made from other rollouts or drafters than the settings give today.
+
+    limit: rollouts read where the settings name no number.
+    """
+    if read_source(config, limit=limit).facts["sha256"] != manifest["data"]["sha256"]:
+        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; {_ANEW}")
+    before = manifest["model"].get("drafters", {})
+    for label, make in drafter_makers(config).items():
+        if before.get(label) != (version := make().spec.version):
+            raise ConfigError(f"{folder} was made with {label} {before.get(label)}, and it is {version} now; {_ANEW}")
+
+
+_ANEW = "remove it, or use --results"
 
 
 def _table(wanted: Plan, columns: Sequence[Column]) -> Table:

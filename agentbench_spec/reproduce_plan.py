@@ -72,11 +72,12 @@ class Plan:
 def plan(name: str, request: Request) -> Plan:
     """What a table takes. Raises ConfigError for an unknown table or setting, and for tables that need training."""
     table, presets = check_table(name), load_presets(request.presets)
-    preset = presets.table(table)
-    target = request.target or (presets.embedded.target if request.embedded else "Qwen/Qwen3-4B")
+    asked = request.target or (presets.embedded.target if request.embedded else None)
+    preset, target = presets.table(table, asked), asked or "Qwen/Qwen3-4B"
     own = paper_target(target)
     shown = presets.embedded.orientation if request.embedded else own
-    given, missing = _drafters(presets, preset, request, own)
+    shipped = presets.embedded.shipped if request.embedded and target == presets.embedded.target else ()
+    given, missing = _drafters(presets, preset, request, own, shipped)
     columns, changed = [], set()
     for column in _columns(presets, table, request.embedded):
         config, differences = _config(presets, preset, column, request, target, given)
@@ -94,7 +95,7 @@ def plan(name: str, request: Request) -> Plan:
         throughput=_throughput(preset, request),
         changed=_changed(request, changed),
         embedded=request.embedded,
-        settings_lines=_settings_lines(presets, table, request.embedded),
+        settings_lines=_settings_lines(presets, table, request.embedded, shipped),
     )
 
 
@@ -103,11 +104,12 @@ def _changed(request: Request, settings: set[str]) -> list[str]:
     return own + sorted(settings)
 
 
-def _settings_lines(presets: Presets, table: TableName, embedded: bool) -> list[str]:
+def _settings_lines(presets: Presets, table: TableName, embedded: bool, shipped: Sequence[str]) -> list[str]:
     if not embedded:
         return presets.settings_lines(table)
-    own = ", ".join(f"{name}={value}" for name, value in presets.embedded.settings.items())
-    return [f"offline form of {table}, none of the paper's data: {own}"]
+    settings = {**presets.embedded.settings, **presets.table(table).settings}
+    own = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return [f"offline form of {table}: {own}", *(presets.embedded.notes if shipped else ())]
 
 
 def _title(table: TableName, preset: TablePreset, target: str, embedded: bool) -> str:
@@ -118,14 +120,17 @@ def _title(table: TableName, preset: TablePreset, target: str, embedded: bool) -
 
 
 def _drafters(
-    presets: Presets, preset: TablePreset, request: Request, target: str | None
+    presets: Presets, preset: TablePreset, request: Request, target: str | None, shipped: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """(drafters to run as the configuration names them, drafter -> why it is not run)."""
-    given = {name.partition("=")[0]: name for name in request.drafters if name != BASELINE}
+    """(drafters to run as the configuration names them, drafter -> why it is not run).
+
+    shipped: drafters that find their checkpoint for the target in the package.
+    """
     known = {} if request.embedded else presets.checkpoints.get(target or "", {})
     extra = presets.embedded.drafters if request.embedded else ()
-    run = {name: name for name in extra} | {name: f"{name}={known[name]}" for name in preset.drafters if name in known}
-    run |= given
+    run = {name: name for name in (*extra, *(own for own in preset.drafters if own in shipped))}
+    run |= {name: f"{name}={known[name]}" for name in preset.drafters if name in known}
+    run |= {name.partition("=")[0]: name for name in request.drafters if name != BASELINE}
     missing = {name: "no checkpoint" for name in preset.drafters if name not in run}
     first = [name for name in run if name not in preset.drafters]
     return [run[name] for name in (*first, *(d for d in preset.drafters if d in run))], missing

@@ -6,23 +6,36 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentbench_spec.export import sheet, write_tables
+from agentbench_spec.metrics import BASELINE
 from agentbench_spec.plots import ThroughputPoint, draw_all
-from agentbench_spec.report import save_figures, write_report
+from agentbench_spec.report import Heading, heading, save_figures, write_report
 from agentbench_spec.report_grids import Cell, Grid
 from agentbench_spec.reproduce import Reproduced, write_record
+from agentbench_spec.runfolder import read_manifest
+from agentbench_spec.stats import ends
 from agentbench_spec.tables import Table
+from agentbench_spec.throughput_rows import by_pass, read_rows
 
 
 def write_everything(done: Reproduced, folder: Path) -> list[Path]:
     """Write table, record, figures and page into `folder`; returns the files. Raises what the report raises."""
     files = [*write_tables(done.tables, folder, done.plan.name), write_record(done, folder)]
-    runs = [] if done.plan.name == "table4" else done.runs
-    points = list(throughput_points(done.tables)) if done.plan.name == "table4" else []
+    batched = done.plan.name == "table4"
+    runs, points = ([], list(throughput_points(done.tables))) if batched else (done.runs, [])
+    cards = list(map(throughput_card, done.runs)) if batched else []
     figures = folder / "figures"
     files += save_figures(runs, figures)
     files += [path for plot in draw_all((), points) for path in plot.save(figures)]
-    page = write_report(runs, folder / f"{done.plan.name}.html", tables=grids(done.tables), throughput=points)
+    name = f"{done.plan.name}.html"
+    page = write_report(runs, folder / name, tables=grids(done.tables), throughput=points, cards=cards)
     return [*files, page]
+
+
+def throughput_card(run: Path) -> Heading:
+    """The benchmark card of a throughput run; its baseline's step is that of plain decoding on one row."""
+    alone = by_pass(read_rows(run)).get((BASELINE, 1))
+    step_s = alone.decode_s / alone.steps if alone and alone.decode_s and alone.steps else None
+    return heading(run, read_manifest(run), step_s)
 
 
 def grids(tables: Sequence[Table]) -> list[Grid]:
@@ -56,5 +69,4 @@ def throughput_points(tables: Sequence[Table]) -> Iterator[ThroughputPoint]:
                 if cell.value is not None:
                     workload = table.title.rpartition(": ")[2]
                     name = f"{drafter}, {workload}" if len(tables) > 1 else drafter
-                    ends = (cell.interval.low, cell.interval.high) if cell.interval else (None, None)
-                    yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends)
+                    yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends(cell.interval))

@@ -8,9 +8,10 @@ import torch
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.reproduce import Tell, data_is_absent, refuse_other_data, run_folder
+from agentbench_spec.reproduce import data_is_absent, refuse_other_measurement, run_folder
 from agentbench_spec.reproduce_plan import Plan
 from agentbench_spec.runfolder import MANIFEST, read_manifest
+from agentbench_spec.setup import Tell
 from agentbench_spec.tables import Table
 from agentbench_spec.throughput_rows import ThroughputRow, read_rows
 from agentbench_spec.throughput_run import run_throughput, settings_of
@@ -53,7 +54,7 @@ def measure_table4(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Table]
 def _rows(wanted: Plan, config: RunConfig, folder: Path, tell: Tell) -> list[ThroughputRow]:
     if (folder / MANIFEST).is_file() and (manifest := read_manifest(folder)).get("finished"):
         most = wanted.throughput.requests(max(wanted.throughput.concurrency))
-        refuse_other_data(folder, manifest, config, config.workload.limit or most)
+        refuse_other_measurement(folder, manifest, config, most)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return read_rows(folder)
     return run_throughput(config, wanted.throughput, folder, tell)

@@ -3,51 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from agentbench_spec import embedded, linear, models, plugins
 from agentbench_spec.card import Card, measure_card
-from agentbench_spec.config import RunConfig, TargetConfig
+from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
-from agentbench_spec.loop import Limits
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.progress import Progress
 from agentbench_spec.provenance import make_manifest
 from agentbench_spec.records import TurnRow
-from agentbench_spec.render import Renderer, stop_ids
+from agentbench_spec.render import Renderer
 from agentbench_spec.replay import Replayer, rehearsal_tokens
-from agentbench_spec.rollout import Rollout, Workload
+from agentbench_spec.rollout import Rollout
 from agentbench_spec.rows import Conditions
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.sampling import Sampling
 from agentbench_spec.session import Session
-from agentbench_spec.source import data_facts, file_name, is_file, load_rollouts, open_workload
+from agentbench_spec.setup import Setup, drafter_makers
+from agentbench_spec.setup import Tell as Tell
+from agentbench_spec.source import file_name, read_source
 from agentbench_spec.summary import Summary
 from agentbench_spec.target import Target
 from agentbench_spec.timing import Stopwatch, resolve_mode
 
-Tell = Callable[[str], None]
-"""Takes one line for the screen."""
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a finished run leaves."""
+class Finished:
+    """What a finished run leaves, whoever decoded it."""
 
     folder: Path
     summary: Summary
-    card: Card
     rows: list[TurnRow]
-    notes: list[str]
-    """What was bent or left out on the way, in words."""
 
     @property
     def lossless(self) -> bool | None:
@@ -58,6 +48,15 @@ class Outcome:
     def measured(self) -> bool:
         """False if not one turn was decoded: there is nothing to read in the run."""
         return measured(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Finished):
+    """What a finished run of our own engine leaves."""
+
+    card: Card
+    notes: list[str]
+    """What was bent or left out on the way, in words."""
 
 
 def measured(rows: Iterable[TurnRow]) -> bool:
@@ -107,33 +106,27 @@ def run(
     """
     settings = config.model_dump(mode="json")
     refuse_early(folder, settings, resume=resume)
-    if config.measure.threads:
-        torch.set_num_threads(config.measure.threads)
-    given = config.workload
-    workload = open_workload(given.name, given.options, lenient=given.lenient, target=config.target.source)
-    rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
-    data = data_facts(workload, rollouts)
-    for left_out in data["left_out"]:
-        tell(f"left out: {left_out}")
-    bench = Bench.open(config, tell, workload=_row_name(config.workload.name, workload))
+    source = read_source(config, tell=tell)
+    bench = Bench.open(config, tell, workload=source.name)
     card = measure_card(bench.target)
     for line in card.lines(()):
         tell(line)
     manifest = make_manifest(
         settings=settings,
         model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
-        data=data,
+        data=source.facts,
         argv=argv,
     )
-    manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": bench.warm_up(rollouts)}
+    manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": bench.warm_up(source.rollouts)}
     opened = RunWriter.resume if resume else RunWriter.create
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
-        _replay_all(writer, bench.replayer, rollouts, config)
+        _replay_all(writer, bench.replayer, source.rollouts, config)
         notes = list(dict.fromkeys([*writer.manifest.get("notes", []), *bench.renderer.notes]))
         writer.manifest["notes"] = notes
         summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
-    return Outcome(folder, summary, card, read_run(folder)[1], [*map("left out: {}".format, data["left_out"]), *notes])
+    left_out = ["left out: " + line for line in source.facts["left_out"]]
+    return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,26 +146,19 @@ class Bench:
 
         Raises ConfigError for what cannot be loaded or does not fit together.
         """
-        drafters = _load_drafters(config)
-        wanted = config.target
-        loaded, kernels = load_target(wanted, tell)
-        capacity = _capacity(config, loaded.model.config.max_position_embeddings)
-        target = _fit(loaded, capacity, slack=config.decode.k + 1)
-        target.self_check()
-        for name, drafter in drafters.items():
-            _open(name, drafter, target, capacity + config.decode.k + 1)
-            for network in drafter.networks() if wanted.fast_linears else ():
-                kernels[name] = _accelerated(network)
-        stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
-        renderer = Renderer(loaded.tokenizer, config.replay.thinking, stop=stop)
-        conditions = _conditions(config, frozenset(stop), renderer.thinking, target)
+        drafters = {label: make() for label, make in drafter_makers(config).items()}
+        setup = Setup.load(config, tell)
+        target = setup.engine(setup.capacity)
+        for label, drafter in drafters.items():
+            setup.open(label, drafter, target)
+        name = workload or file_name(config.workload.name)
         return cls(
             target=target,
             drafters=drafters,
-            renderer=renderer,
-            replayer=Replayer(target, drafters, renderer, conditions, workload or file_name(config.workload.name)),
-            kernels=kernels,
-            provenance=loaded.provenance,
+            renderer=setup.renderer,
+            replayer=Replayer(target, drafters, setup.renderer, _conditions(setup, target), name),
+            kernels=setup.kernels,
+            provenance=setup.loaded.provenance,
         )
 
     def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:
@@ -210,100 +196,16 @@ class Bench:
         return round(watch.seconds, 6)
 
 
-def _row_name(given: str, workload: Workload) -> str:
-    """A file's name; an installed workload's own, since a stand-in must not pass for what it stands in for."""
-    return file_name(given) if is_file(given) or ":" in given else workload.name
-
-
-def _capacity(config: RunConfig, window: int) -> int:
-    """Tokens to allocate for. Raises ConfigError if they are beyond the window, or leave no room for reply or draft."""
-    wanted = config.target.capacity_tokens
-    if wanted is not None and wanted > window and config.target.beyond_window == "refuse":
-        raise ConfigError(
-            f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens; for longer contexts set "
-            "target.rope_scaling.factor (YaRN), or target.beyond_window=flag to measure and label them"
-        )
-    capacity = wanted or window
-    if capacity <= config.decode.max_new_tokens:
-        raise ConfigError(
-            f"decode.max_new_tokens={config.decode.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
-            f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
-        )
-    if capacity <= config.decode.k:
-        raise ConfigError(
-            f"decode.k={config.decode.k} drafts more tokens in a round than {capacity} tokens have room for "
-            f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
-        )
-    return capacity
-
-
-def _fit(loaded: models.LoadedModel, capacity: int, *, slack: int) -> Target:
-    try:
-        return Target(loaded.model, name=loaded.name, capacity=capacity, slack=slack)
-    except RuntimeError as error:  # torch's word for "out of memory", on every device
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"the KV cache for {capacity} tokens cannot be allocated: {reason}; set target.capacity_tokens lower"
-        ) from error
-
-
-def _open(name: str, drafter: Drafter, target: Target, capacity: int) -> None:
-    """Raises ContractError naming the drafter if it fails without saying why in an error of ours."""
-    try:
-        drafter.open(target.info, rows=1, capacity=capacity)
-    except AgentBenchError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ContractError(f"drafter {name!r}: open() failed: {cause_of(error)}") from error
-
-
-def _load_drafters(config: RunConfig) -> dict[str, Drafter]:
-    """Label -> drafter, the baseline first. A label is the short name, unless several checkpoints share it."""
-    given = list(dict.fromkeys((BASELINE, *config.drafters)))
-    shared = Counter(name.partition("=")[0] for name in given)
-    for name in config.drafter_options:
-        if name not in {*given, *shared}:
-            raise unknown_name("drafter in drafter_options:", name, {*given, *shared})
-    drafters: dict[str, Drafter] = {}
-    for name in given:
-        base = name.partition("=")[0]
-        options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
-        drafters[base if shared[base] == 1 else name] = plugins.load_drafter(name, **options)
-    return drafters
-
-
-def load_target(
-    wanted: TargetConfig, tell: Tell = lambda line: None
-) -> tuple[models.LoadedModel, dict[str, dict[str, Any]]]:
-    """Load the configured target, with the fastest linears if asked for; and the kernels in use, by network.
-
-    Raises ConfigError if it cannot be loaded.
-    """
-    tell(f"loading {wanted.source}")
-    loaded = models.load(
-        wanted.source,
-        dtype=wanted.dtype,
-        device=wanted.device,
-        revision=wanted.revision,
-        rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
-    )
-    return loaded, {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
-
-
-def _accelerated(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Give a network the fastest linears; what was chosen for each weight shape, for the manifest."""
-    return {shape: choice.as_dict() for shape, choice in linear.accelerate(model, embedded.cache_root()).items()}
-
-
-def _conditions(config: RunConfig, stop: frozenset[int], thinking: bool | None, target: Target) -> Conditions:
+def _conditions(setup: Setup, target: Target) -> Conditions:
+    config = setup.config
     decode, replay, measure = config.decode, config.replay, config.measure
     return Conditions(
-        limits=Limits(decode.k, decode.max_new_tokens, stop),
+        limits=setup.limits,
         sampling=Sampling(decode.temperature, decode.top_k, decode.top_p),
         decode_mode=decode.mode,
         history_mode=replay.history,
         prefix_mode=replay.prefix,
-        thinking=thinking,
+        thinking=setup.renderer.thinking,
         clock=resolve_mode(measure.clock, target.info.device),
         seed=measure.seed,
         chunk_tokens=replay.chunk_tokens,

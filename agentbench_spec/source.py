@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from agentbench_spec import plugins
+from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of
 from agentbench_spec.rollout import FileWorkload, Rollout, Workload
 
@@ -41,6 +43,40 @@ def open_workload(
     if target is not None and "tokenizer" not in options and plugins.accepts("workload", name, "tokenizer"):
         options = {**options, "tokenizer": target}
     return plugins.load_workload(name, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rollouts of a measurement."""
+
+    name: str
+    """Workload as rows carry it."""
+    rollouts: list[Rollout]
+    facts: dict[str, Any]
+    """What the manifest says about them."""
+
+
+def read_source(
+    config: RunConfig, *, limit: int | None = None, tell: Callable[[str], None] = lambda line: None
+) -> Source:
+    """The configured rollouts; limit: where the settings name none. Raises what opening and loading raise."""
+    workload = configured_workload(config)
+    rollouts = load_rollouts(workload, limit=config.workload.limit or limit, seed=config.measure.seed)
+    facts = data_facts(workload, rollouts)
+    for line in facts["left_out"]:
+        tell(f"left out: {line}")
+    return Source(_row_name(config.workload.name, workload), rollouts, facts)
+
+
+def configured_workload(config: RunConfig) -> Workload:
+    """The workload of the settings, made for their target. Raises what opening raises."""
+    given = config.workload
+    return open_workload(given.name, given.options, lenient=given.lenient, target=config.target.source)
+
+
+def _row_name(given: str, workload: Workload) -> str:
+    """A file's name; an installed workload's own, since a stand-in must not pass for what it stands in for."""
+    return file_name(given) if is_file(given) or ":" in given else workload.name
 
 
 def is_file(workload: str) -> bool:

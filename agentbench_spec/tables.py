@@ -14,7 +14,7 @@ from agentbench_spec.costs import paired, speedup, speedup_parts
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.invariants import check_row
 from agentbench_spec.metrics import BASELINE, Mean
-from agentbench_spec.paper import METRICS, Published, TableName, Verdict, published, verdict
+from agentbench_spec.paper import DRAFTERS, METRICS, Published, TableName, Verdict, published, verdict
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import (
     FEW_CLUSTERS,
@@ -193,18 +193,26 @@ def _notes(columns: Sequence[Column], differences: Sequence[tuple[str, Differenc
             yield f"{column.title}: not run: {column.missing}"
         yield from (f"{column.title}: {line}" for line in column_notes(column.rows))
     yield from (f"{title}: {difference_line(found)}" for title, found in differences)
+    tested = {title: found.interval.clusters for title, found in differences if found.p is not None and found.interval}
+    for title, clusters in tested.items():
+        least = len([found for _, found in differences if found.p is not None]) * 2 / 2**clusters
+        if least > _SIGNIFICANT:
+            yield (
+                f"{title}: with {clusters} independent rollouts no corrected p can be below {min(1.0, least):.2g}, "
+                "however large the difference"
+            )
+
+
+_SIGNIFICANT = 0.05
 
 
 def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
     """What to know of one column: turns left out, without a round, not lossless; thin intervals; power; warnings."""
+    said: dict[str, list[str]] = {}
     for drafter, own in metrics.by_drafter(rows).items():
-        for reason, count in metrics.left_out(own).items():
-            yield f"{drafter}: {count} of {len(own)} turns left out: {reason}"
-        kept = metrics.counted(own)
-        if empty := sum(row.rounds == 0 for row in kept):
-            yield f"{drafter}: {empty} turns ended on the prefill token, without a τ"
-        if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:
-            yield f"{drafter}: NOT LOSSLESS: {errors} turns differ from the baseline beyond a near tie"
+        for line in _drafter_notes(own):
+            said.setdefault(line, []).append(drafter)
+    yield from (f"{', '.join(drafters)}: {line}" for line, drafters in said.items())
     clusters = {cluster_of(row) for row in metrics.counted(rows)}
     if len(clusters) < 2:
         yield f"{len(clusters)} rollouts: no interval can be given"
@@ -213,6 +221,15 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
             yield f"only {len(clusters)} independent rollouts: intervals are likely too narrow"
         yield from _power(rows)
     yield from (f"warning: {text}" for text in metrics.warnings(rows))
+
+
+def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
+    for reason, count in metrics.left_out(own).items():
+        yield f"{count} of {len(own)} turns left out: {reason}"
+    if empty := sum(row.rounds == 0 for row in metrics.counted(own)):
+        yield f"{empty} turns ended on the prefill token, without a τ"
+    if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:
+        yield f"NOT LOSSLESS: {errors} turns differ from the baseline beyond a near tie"
 
 
 def _power(rows: Sequence[TurnRow]) -> Iterator[str]:
@@ -239,7 +256,11 @@ def difference_line(found: Difference) -> str:
     what = {"tau": "τ clipped", "tau_raw": "τ raw", "s_per_token": "seconds per token"}[found.measure]
     spread = f" [{found.interval.low:.2f}, {found.interval.high:.2f}]" if found.interval else ""
     tested = "not tested, one rollout" if found.p_holm is None else f"p = {found.p_holm:.3f} (Holm)"
-    return f"{found.drafter} / {found.other}, {what}, {found.turns} shared turns: {found.ratio:.2f}{spread}, {tested}"
+    enough = f"; {found.needed} independent rollouts show 5 %" if found.needed else ""
+    return (
+        f"{found.drafter} / {found.other}, {what}, {found.turns} shared turns: {found.ratio:.2f}{spread}, "
+        f"{tested}{enough}"
+    )
 
 
 def _standin_note(columns: Sequence[Column]) -> Iterator[str]:
@@ -260,7 +281,7 @@ def grid(table: Table) -> tuple[list[str], list[list[str]]]:
         for metric in table.metrics:
             own = [table.cell(drafter, metric, column) for column in table.columns]
             lines.append([drafter, NAMES.get(metric, metric), *map(value_text, own)])
-            if metric in METRICS and table.paper_target and drafter != BASELINE:
+            if metric in METRICS and table.paper_target and drafter in DRAFTERS and drafter != BASELINE:
                 lines.append(["", f"  paper, {table.paper_target}", *map(paper_text, own)])
     return ["method", "figure", *table.columns], lines
 

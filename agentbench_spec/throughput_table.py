@@ -9,7 +9,7 @@ import numpy as np
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.metrics import BASELINE, Mean, pooled_and_macro
 from agentbench_spec.paper import published, verdict
-from agentbench_spec.stats import FEW_CLUSTERS, Array, Interval, ratio_interval
+from agentbench_spec.stats import FEW_CLUSTERS, Array, Interval, clusters_needed, ratio_interval
 from agentbench_spec.tables import Cell, Table
 from agentbench_spec.throughput_rows import ThroughputRow, by_pass, identical_to
 
@@ -97,9 +97,12 @@ def _figure(row: ThroughputRow, plain: ThroughputRow, figure: str, seed: int) ->
         return Mean(pooled, None), None if row.drafter == BASELINE else speedup_interval(row, plain, seed=seed)
     if figure not in ("tau", "tau_raw"):
         raise MeasurementError(f"no figure {figure!r} of a pass; known: tokens_per_s, speedup, tau, tau_raw")
-    at = 1 if figure == "tau_raw" else 0
-    parts = [(name, float(own[at]), float(own[2])) for name, own in row.rollouts.items()]
+    parts = _tau_parts(row, raw=figure == "tau_raw")
     return pooled_and_macro(parts), ratio_interval(parts, seed=seed)
+
+
+def _tau_parts(row: ThroughputRow, *, raw: bool) -> list[tuple[str, float, float]]:
+    return [(name, float(own[1 if raw else 0]), float(own[2])) for name, own in row.rollouts.items()]
 
 
 def _stretches(row: ThroughputRow) -> list[tuple[int, float, float]]:
@@ -124,11 +127,23 @@ def _resampled(parts: Array, draw: np.random.Generator) -> Array:
     return sums[:, 0] / sums[:, 1]
 
 
+def _power(rows: Sequence[ThroughputRow]) -> Iterator[str]:
+    """The rollouts that a 5 % difference of τ takes, for the pass that needs most; speed has no such number."""
+    found = [clusters_needed(_tau_parts(row, raw=True)) for row in rows if row.drafter != BASELINE]
+    most = max((need for need in found if need), key=lambda need: need.needed, default=None)
+    if most is not None:
+        yield (
+            f"{most.needed} rollouts would show a τ raw 5 % off a fixed value with 80 % power; there are "
+            f"{most.clusters}. A pass is one measurement of speed: how far passes differ was not measured"
+        )
+
+
 def _notes(rows: Sequence[ThroughputRow]) -> Iterator[str]:
     plain = [row for row in rows if row.drafter == BASELINE]
     first = min(plain, key=lambda row: row.concurrency, default=None)
     if first is not None and len(first.rollouts) < FEW_CLUSTERS:
         yield f"only {len(first.rollouts)} rollouts: intervals of τ are likely too narrow"
+    yield from _power(rows)
     for row in rows:
         where = f"{row.drafter} at concurrency {row.concurrency}"
         if row.error:

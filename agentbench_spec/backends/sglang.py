@@ -26,9 +26,8 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import make_manifest, write_json_atomic
-from agentbench_spec.records import TurnRow
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.run import Tell, lossless, measured
+from agentbench_spec.run import Finished, Tell
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
 from agentbench_spec.source import data_facts, load_rollouts, open_workload
 from agentbench_spec.summary import Summary
@@ -39,26 +38,13 @@ _TRANSPORT = {"base_urls", "port", "start_timeout_s", "refused_grace_s", "reques
 
 
 @dataclass(frozen=True, slots=True)
-class ServedRun:
+class ServedRun(Finished):
     """What a finished run through servers leaves."""
 
-    folder: Path
-    summary: Summary
-    rows: list[TurnRow]
     parts: dict[str, part.PartResult]
     costs: dict[str, list[Cost]] = field(default_factory=dict)
     card: None = None
     """The machine is the server's: nothing is measured on this one."""
-
-    @property
-    def lossless(self) -> bool | None:
-        """False if a greedy output differed from the baseline by more than a tie. None: not compared."""
-        return lossless(self.summary)
-
-    @property
-    def measured(self) -> bool:
-        """False if not one turn was decoded."""
-        return measured(self.rows)
 
     @property
     def notes(self) -> list[str]:

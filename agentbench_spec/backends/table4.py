@@ -16,8 +16,9 @@ from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.presets import ColumnPreset
-from agentbench_spec.reproduce import Tell, data_is_absent, run_folder
+from agentbench_spec.reproduce import data_is_absent, run_folder
 from agentbench_spec.reproduce_plan import Plan, Request, plan
+from agentbench_spec.setup import Tell
 from agentbench_spec.tables import Table
 from agentbench_spec.throughput_rows import ThroughputRow
 from agentbench_spec.throughput_table import throughput_table

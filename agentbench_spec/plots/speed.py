@@ -12,7 +12,7 @@ from agentbench_spec.metrics import BASELINE
 from agentbench_spec.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
 from agentbench_spec.records import TurnRow
-from agentbench_spec.stats import Interval, speedup_interval
+from agentbench_spec.stats import Interval, ends, speedup_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
         title="Speed-up over plain decoding",
         description=_speedup_words(found),
         columns=("drafter", "speed-up", "95 % low", "95 % high", "paired turns"),
-        data=tuple((name, value, *_ends(interval), turns) for name, value, interval, turns in found),
+        data=tuple((name, value, *ends(interval), turns) for name, value, interval, turns in found),
         draw=partial(_draw_speedups, found),
     )
 
@@ -124,10 +124,6 @@ def _speedup_words(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
         for name, value, interval, _ in found
     )
     return f"Pooled speed-up of decoding, paired by turn: {'; '.join(each)}. A dashed line marks 1.0."
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (interval.low, interval.high) if interval else (None, None)
 
 
 def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
@@ -184,7 +180,7 @@ def _room_around(values: Sequence[float]) -> tuple[float, float]:
 
 def _model_row(model: SpeedupModel) -> tuple[Cell, ...]:
     seconds = (1e3 * model.step_s, 1e3 * model.verify_s, 1e3 * model.draft_s)
-    return (model.drafter, model.tau, *seconds, model.predicted, model.measured, *_ends(model.interval))
+    return (model.drafter, model.tau, *seconds, model.predicted, model.measured, *ends(model.interval))
 
 
 PHASES = {

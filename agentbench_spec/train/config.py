@@ -42,6 +42,8 @@ class TrainConfig(BaseModel):
     """Of regenerated replies."""
     features: str | None = None
     """Folder for target features; None: computed whenever a text is drawn."""
+    feature_layers: tuple[int, ...] = Field(default=(), strict=False)
+    """Target layers stored there besides the drafter's own, so that several drafters can share the folder."""
     feature_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
     steps: int = Field(default=1000, ge=1)
     """Optimiser steps of the drafter's own phase."""
@@ -57,6 +59,8 @@ class TrainConfig(BaseModel):
     """Of the forward pass; weights, optimiser and losses stay float32."""
     rows_at_once: int = Field(default=2048, ge=1)
     """Predicted positions whose logits are held at a time."""
+    loss_tokens: int | None = Field(default=None, ge=2)
+    """Tokens the losses are taken over: frequent ones, labels, and a sample that stands for the rest; None: all."""
     checkpoint_dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     seed: int = 42
     save_every: int = Field(default=200, ge=1)

@@ -149,17 +149,24 @@ def _first(ranges: Sequence[tuple[int, int]], length: int) -> list[tuple[int, in
 def build_cache(
     folder: Path, texts: Sequence[Text], extractor: Extractor, dtype: torch.dtype, *, say: Callable[[str], None]
 ) -> None:
-    """Write the features of `texts` to `folder`, unless the same are there; `say` is told the size before.
+    """Write the features of `texts` to `folder`, unless they are there; `say` is told the size before.
 
+    A folder with more layers than are wanted will do.
     Raises ConfigError if the folder holds other features, or a state does not fit `dtype`.
     """
-    digest = _digest(texts, extractor, dtype)
+    digest, taps = _digest(texts, extractor, dtype), _taps(extractor)
     index = folder / "index.json"
     if index.is_file():
-        if json.loads(index.read_text("utf-8"))["digest"] != digest:
-            raise ConfigError(f"{folder} holds features of other texts, layers or another target; name a new folder")
+        there = json.loads(index.read_text("utf-8"))
+        if there["digest"] != digest:
+            raise ConfigError(f"{folder} holds features of other texts or another target; name a new folder")
+        if missing := sorted(set(taps) - set(there["taps"])):
+            raise ConfigError(
+                f"{folder} lacks the states of layers {missing}; name a new folder, or store the layers of several "
+                f"drafters in one from the start: feature_layers={sorted({*taps, *there['taps']})}"
+            )
         return
-    plan, taps = _plan(texts), _taps(extractor)
+    plan = _plan(texts)
     info = extractor.target.info
     size = plan.positions * len(taps) * info.hidden_size * torch.empty((), dtype=dtype).element_size()
     shared = sum(len(text.input_ids) for text in texts) - plan.positions
@@ -193,7 +200,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _digest(texts: Sequence[Text], extractor: Extractor, dtype: torch.dtype) -> str:
-    sha = hashlib.sha256(json.dumps([extractor.target.info.name, _taps(extractor), str(dtype)]).encode())
+    sha = hashlib.sha256(json.dumps([extractor.target.info.name, str(dtype)]).encode())
     for weight in list(extractor.target.model.parameters())[-2:]:  # another training of the same architecture
         sha.update(_bytes(weight.detach().flatten()[:4096].float()))
     for text in texts:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import TargetInfo
 
 __all__ = [
+    "Head",
     "Loss",
     "Phase",
     "Prediction",
@@ -35,6 +36,7 @@ __all__ = [
     "Stage",
     "Trainee",
     "TraineeFactory",
+    "logits_of",
     "position_weights",
 ]
 
@@ -55,6 +57,8 @@ class Setting:
     """CPU generator for the initial weights."""
     dtype: torch.dtype = torch.float32
     """Type of the trained weights (masters)."""
+    target_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """The target's state dict, for trainees that start as a part of the target; empty: it is not at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +71,21 @@ class Sample:
     """[T, S, H]: target states of `Trainee.hidden_layers`, in that order, in the type of the trained weights."""
 
 
+class Head(Protocol):
+    """From states to logits."""
+
+    def __call__(self, states: Tensor, ids: Tensor | None = None) -> Tensor:
+        """[n, D] -> logits [n, V_d], or [n, C] of the draft tokens ids [C] alone."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a packed forward gives, short of the vocabulary: heads run on the rows that count only, in chunks."""
 
     states: Tensor
     """[A, K, D]: what the heads read for position anchor + 1 + i, under teacher forcing."""
-    logits: Callable[[Tensor], Tensor]
-    """[n, D] -> [n, V_d]."""
+    logits: Head
     confidence: Callable[[Tensor], Tensor] | None = None
     """[n, D] -> logits [n] of being accepted; None: no such head."""
 
@@ -102,6 +113,13 @@ class Phase:
     """Steps of this phase over the steps asked for."""
     folder: str = ""
     """Where its checkpoint goes, below the output folder; "" for the drafter itself."""
+
+
+def logits_of(head: nn.Module, states: Tensor, ids: Tensor | None = None) -> Tensor:
+    """Logits of a linear head without bias: states [n, D] -> [n, V], or [n, C] of the tokens ids [C] alone."""
+    if ids is None:
+        return head(states)  # type: ignore[no-any-return]
+    return nn.functional.linear(states, head.get_parameter("weight")[ids])
 
 
 def position_weights(k: int, gamma: float | None) -> tuple[float, ...]:

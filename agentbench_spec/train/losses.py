@@ -30,13 +30,13 @@ def forward_kl(logits: Tensor, teacher: Tensor) -> Tensor:
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """-sum p log q with the target's p: logits, target [n, V_d] -> [n]."""
-    return -(target.float().softmax(-1) * logits.float().log_softmax(-1)).sum(-1)
+    """-sum p log q: logits [n, V_d], the target's probabilities p [n, V_d] -> [n]."""
+    return -(target * logits.float().log_softmax(-1)).sum(-1)
 
 
 def tv(logits: Tensor, target: Tensor) -> Tensor:
-    """sum |q - p|, 0..2, not halved: logits, target [n, V_d] -> [n]."""
-    return (logits.float().softmax(-1) - target.float().softmax(-1)).abs().sum(-1)
+    """sum |q - p|, 0..2, not halved: logits [n, V_d], the target's probabilities p [n, V_d] -> [n]."""
+    return (logits.float().softmax(-1) - target).abs().sum(-1)
 
 
 def confidence_bce(confidence: Tensor, distance: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class RowInputs:
     labels: Tensor
     """[n] int64 in the draft vocabulary."""
     target: Tensor | None = None
-    """[n, V_d]: the target's logits at the same positions, restricted to the draft vocabulary."""
+    """[n, V_d] float32: the target's probabilities at the same positions, over the draft vocabulary alone."""
     teacher: Tensor | None = None
-    """[n, V_d]"""
+    """[n, V_d]: logits."""
     confidence: Tensor | None = None
     """[n]"""
 

@@ -32,7 +32,16 @@ from agentbench_spec.train.trainer import Data, Trainer
 __all__ = ["train"]
 
 MANIFEST = "train.json"
-_MAY_DIFFER = ("device", "threads", "save_every", "evaluate_every", "rows_at_once", "features", "parallel")
+_MAY_DIFFER = (
+    "device",
+    "threads",
+    "save_every",
+    "evaluate_every",
+    "rows_at_once",
+    "features",
+    "feature_layers",
+    "parallel",
+)
 """Settings a resumed run may change: none of them changes what is learnt."""
 
 
@@ -91,7 +100,9 @@ class _Loaded:
 def _prepare(config: TrainConfig, folder: Path, world: World, say: Callable[[str], None]) -> Trainer:
     loaded = _load(config, world)
     counts = token_counts(loaded.texts, loaded.target.info.vocab_size)
-    setting = Setting(loaded.target.info, counts, torch.Generator().manual_seed(config.seed))
+    generator = torch.Generator().manual_seed(config.seed)
+    weights = loaded.model.model.state_dict()
+    setting = Setting(loaded.target.info, counts, generator, target_weights=weights)
     trainee = plugins.load_trainee(config.drafter, setting, **config.options)
     texts = _usable(loaded.texts, trainee, config)
     if not texts:
@@ -144,7 +155,8 @@ def _features(
     if config.features is None:
         return Online(texts, extractor)
     folder, dtype = Path(config.features) / part, getattr(torch, config.feature_dtype)
-    _first_alone(world, lambda: build_cache(folder, texts, extractor, dtype, say=say))
+    stored = Extractor(extractor.target, sorted({*extractor.layers, *config.feature_layers}))
+    _first_alone(world, lambda: build_cache(folder, texts, stored, dtype, say=say))
     return Cached(folder, extractor.layers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.train.anchors import block_weights
 from agentbench_spec.train.features import Features
-from agentbench_spec.train.interface import Loss, Prediction, Sample, Trainee
+from agentbench_spec.train.interface import Loss, Prediction, Sample, Trainee, logits_of
 from agentbench_spec.train.losses import RowInputs, row_losses, weighted_total
+from agentbench_spec.train.shortlist import Shortlist, draw_shortlist
 from agentbench_spec.train.texts import Text
 
 __all__ = ["Example", "Step", "Sums", "example_of"]
@@ -30,6 +31,8 @@ class Example:
     """[T, H]: input of the target's head; a cache may hold it in a shorter type than the target's."""
     greedy: Tensor
     """[T] int64: the target's choice for the next position, -1 where not needed."""
+    shortlist: Shortlist | None = None
+    """Tokens the losses are taken over; None: the whole draft vocabulary."""
 
 
 def example_of(text: Text, features: Features, trainee: Trainee, device: torch.device, dtype: torch.dtype) -> Example:
@@ -69,9 +72,18 @@ class Step(nn.Module):
         """rows_at_once: logits held at a time, in positions."""
         super().__init__()
         self.trainee = trainee
+        self.vocab_size = target.vocab_size
         self.__dict__["_target"] = target  # hidden from nn.Module: the target's head is not part of what is trained
         self._rows_at_once = rows_at_once
         self._inverse = _inverse(trainee.draft_ids, target.vocab_size)
+
+    def with_shortlist(self, example: Example, frequent: Tensor, size: int, generator: torch.Generator) -> Example:
+        """The example with a fresh shortlist of `size` tokens, which holds frequent [F] and all its labels."""
+        if self.trainee.draft_ids is not None:
+            return example
+        labels = example.greedy if self.trainee.labels == "target" else example.sample.input_ids
+        drawn = draw_shortlist(frequent, labels, size, self._target.vocab_size, generator)
+        return replace(example, shortlist=drawn)
 
     def forward(self, example: Example, anchors: Tensor, factors: Mapping[Loss, float]) -> Sums:
         """Losses of the blocks at anchors [A] int64, by the objective `factors`."""
@@ -99,7 +111,10 @@ class Step(nn.Module):
         if self._inverse is not None:
             labels = self._inverse.to(labels.device)[labels.clamp(min=0)]
         at = ((weights > 0) & (labels >= 0)).flatten().nonzero().flatten()
-        return _Rows(at, weights.flatten()[at], labels.flatten()[at], before.flatten()[at])
+        kept = labels.flatten()[at]
+        if example.shortlist is not None:
+            kept = example.shortlist.index_of(kept)
+        return _Rows(at, weights.flatten()[at], kept, before.flatten()[at])
 
     def _over_chunks(
         self,
@@ -136,18 +151,33 @@ class Step(nn.Module):
         taught: Prediction | None,
         names: tuple[Loss, ...],
     ) -> RowInputs:
-        target = teacher = None
+        short, target, teacher = example.shortlist, None, None
         with torch.no_grad():
             if {"soft", "tv", "confidence"} & set(names):
-                target = self._restricted(self._target.lm_head(example.final[part.before].to(self._target.dtype)))
+                target = self._target_probabilities(example, part.before)
             if taught is not None:
-                teacher = taught.logits(taught.states.flatten(0, 1)[part.at])
+                teacher = _logits(taught, taught.states.flatten(0, 1)[part.at], short)
         confidence = prediction.confidence(states) if prediction.confidence and "confidence" in names else None
-        return RowInputs(prediction.logits(states), part.labels, target, teacher, confidence)
+        return RowInputs(_logits(prediction, states, short), part.labels, target, teacher, confidence)
 
-    def _restricted(self, logits: Tensor) -> Tensor:
-        ids = self.trainee.draft_ids
-        return logits if ids is None else logits[:, ids.to(logits.device)]
+    def _target_probabilities(self, example: Example, before: Tensor) -> Tensor:
+        """The target's distribution after the text positions before [n], over what the draft can say [n, V_d or C].
+
+        Blocks overlap, so a position is asked for up to K times; it is computed once.
+        """
+        positions, place = torch.unique(before, return_inverse=True)
+        ids = example.shortlist.ids if example.shortlist is not None else self.trainee.draft_ids
+        states = example.final[positions].to(self._target.dtype)
+        logits = logits_of(self._target.lm_head, states, None if ids is None else ids.to(states.device))
+        if example.shortlist is not None:
+            logits = logits + example.shortlist.shift
+        return logits.float().softmax(-1)[place]
+
+
+def _logits(prediction: Prediction, states: Tensor, shortlist: Shortlist | None) -> Tensor:
+    if shortlist is None:
+        return prediction.logits(states)
+    return prediction.logits(states, shortlist.ids) + shortlist.shift
 
 
 @dataclass(frozen=True, slots=True)

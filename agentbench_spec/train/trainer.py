@@ -23,10 +23,11 @@ from agentbench_spec.train.features import FeatureSource
 from agentbench_spec.train.interface import Loss
 from agentbench_spec.train.parallel import World, full_tensors, last_sync_only, sharded_like, wrap
 from agentbench_spec.train.schedule import Place, learning_rate, objective, place_of
+from agentbench_spec.train.shortlist import frequent_tokens
 from agentbench_spec.train.state import load_state, save_state
 from agentbench_spec.train.step import Example, Step, Sums, example_of
 from agentbench_spec.train.tally import Tally
-from agentbench_spec.train.texts import Text
+from agentbench_spec.train.texts import Text, token_counts
 
 __all__ = ["Data", "Trainer"]
 
@@ -57,6 +58,8 @@ class Trainer:
         self.done = 0
         """Steps done."""
         self._orders: dict[int, list[int]] = {}
+        counts = token_counts(data.texts, step.vocab_size)
+        self._frequent = frequent_tokens(counts, config.loss_tokens or step.vocab_size)
         self._parameters: list[nn.Parameter] = []
         self._optimizer: torch.optim.AdamW | None = None
         self._entered: tuple[int, int] | None = None
@@ -192,8 +195,11 @@ class Trainer:
     def _one_text(self, draw: int) -> tuple[Example, Tensor]:
         """The text and anchors of the draw-th micro-batch of the run."""
         epoch, at = divmod(draw, len(self.data.texts))
-        index = self._order(epoch)[at]
-        return self._example(self.data, index, torch.Generator().manual_seed(_mixed(self.config.seed, 1, draw)))
+        generator = torch.Generator().manual_seed(_mixed(self.config.seed, 1, draw))
+        example, anchors = self._example(self.data, self._order(epoch)[at], generator)
+        if self.config.loss_tokens is not None:
+            example = self.step_module.with_shortlist(example, self._frequent, self.config.loss_tokens, generator)
+        return example, anchors
 
     def _example(self, data: Data, index: int, generator: torch.Generator) -> tuple[Example, Tensor]:
         dtype = next(self.trainee.parameters()).dtype

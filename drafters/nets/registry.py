@@ -32,4 +32,7 @@ def require_checkpoint(drafter: str, checkpoint: str | Path | None) -> str | Pat
     if checkpoint is not None:
         return checkpoint
     known = "; ".join(f"{pair.checkpoint} for {pair.target}" for pair in known_pairs(drafter))
-    raise ConfigError(f"{drafter} needs a checkpoint: {drafter}=FOLDER or a hub id. Published: {known or 'none known'}")
+    raise ConfigError(
+        f"{drafter} needs a checkpoint: {drafter}=FOLDER or a hub id. Published: {known or 'none known'}. Only on the "
+        "target smollm2-135m may it be left out, for which trained eagle3, dflash, dspark and dlite are shipped"
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError
 from agentbench_spec.train.interface import (
+    Loss,
     Phase,
     Prediction,
     Recipe,
@@ -21,6 +22,7 @@ from agentbench_spec.train.interface import (
     Setting,
     Stage,
     Trainee,
+    logits_of,
     position_weights,
 )
 
@@ -29,11 +31,14 @@ from ..nets.dspark import MarkovHead
 from ..nets.qwen3 import Rotary
 from .common import (
     Packed,
+    Start,
     ahead_of,
     base_config,
     initialise,
     lend_tables,
+    pass_last_tap,
     spread_layers,
+    start_as_target,
     under,
     unused_token,
     write_checkpoint,
@@ -46,7 +51,16 @@ class BlockTrainee(Trainee):
     recipe = Recipe(learning_rate=6e-4)
 
     def __init__(
-        self, name: str, setting: Setting, config: dict[str, Any], stage: Stage, *, gamma: float | None, tables: bool
+        self,
+        name: str,
+        setting: Setting,
+        config: dict[str, Any],
+        losses: Mapping[Loss, float],
+        *,
+        gamma: float | None,
+        tables: bool,
+        start: Start,
+        near: int | None,
     ) -> None:
         """tables: the checkpoint holds copies of the target's embedding and head, as DeepSpec's do."""
         super().__init__()
@@ -57,20 +71,31 @@ class BlockTrainee(Trainee):
             self.net = BlockNet(parsed)
         lend_tables(self.net, setting, head=True)
         initialise(self.net, setting)
+        if start == "target":
+            start_as_target(self.net, setting, context_norm=self.net.hidden_norm)
+            pass_last_tap(self.net.fc)
         self.k = parsed.max_tokens
         self.hidden_layers = parsed.target_layer_ids
         self.position_weights = position_weights(self.k, gamma)
-        self.phases = (Phase("train", (stage,)),)
+        self.phases = (Phase("train", _stages(losses, near)),)
+        self._near = near
+        self._reach: int | None = None
+        """Positions of context that a block sees; None: all."""
         self._rotary = Rotary(parsed.geometry, device=setting.target.device, dtype=setting.dtype)
+
+    def enter(self, phase: Phase, stage: Stage, *, fresh: bool) -> None:
+        """Context is cut off in the stage "near"."""
+        self._reach = self._near if stage.name == "near" else None
 
     def predict(self, sample: Sample, anchors: Tensor) -> Prediction:
         """All blocks of a text in one forward."""
-        net, length = self.net, len(sample.states)
-        everywhere = torch.arange(length, device=anchors.device)
-        features = net.fuse(sample.states[None])
-        keys, values = net.context_keys_values(features, self._rotary(everywhere[None]))
+        net, reach = self.net, self._reach or len(sample.states)
+        context = torch.arange(max(int(anchors[0]) - reach, 0), int(anchors[-1]), device=anchors.device)
+        features = net.fuse(sample.states[None, context])
+        keys, values = net.context_keys_values(features, self._rotary(context[None]))
         shared = list(zip(keys[0].unbind(), values[0].unbind(), strict=True))
-        memory = Packed(shared, everywhere < anchors[:, None])
+        behind = anchors[:, None] - context
+        memory = Packed(shared, (behind > 0) & (behind <= reach))
         rows = anchors[:, None] + torch.arange(net.config.block_size, device=anchors.device)
         states = net.read(net.block(sample.input_ids[anchors], self._rotary(rows), memory), self.k)
         if net.markov_head is None:
@@ -87,9 +112,9 @@ class BlockTrainee(Trainee):
         split = [states.shape[-1], head.rank, head.rank]
         joined = torch.cat((states, torch.stack(codes, 1).to(states.dtype), embedded.to(states.dtype)), -1)
 
-        def logits(rows: Tensor) -> Tensor:
-            hidden, code, _ = torch.split(rows, split, -1)
-            return self.net.lm_head(hidden) + head.markov_w2(code)  # type: ignore[no-any-return]
+        def logits(states: Tensor, ids: Tensor | None = None) -> Tensor:
+            hidden, code, _ = torch.split(states, split, -1)
+            return self.net.lm_head(hidden, ids) + logits_of(head.markov_w2, code, ids)  # type: ignore[no-any-return]
 
         def confidence(rows: Tensor) -> Tensor:
             hidden, _, previous = torch.split(rows, split, -1)
@@ -107,6 +132,15 @@ class BlockTrainee(Trainee):
         write_checkpoint(folder, self._config, tensors)
 
 
+def _stages(losses: Mapping[Loss, float], near: int | None) -> tuple[Stage, ...]:
+    """Half of the steps with `near` positions of context, if asked for, then all of it.
+
+    Attention over thousands of random keys is flat and learns slowly where to look; over few it learns that at once.
+    """
+    whole = Stage("whole context", 1.0, losses)
+    return (whole,) if near is None else (Stage("near", 1.0, losses), whole)
+
+
 def _taps(setting: Setting, taps: int, given: Sequence[int] | None) -> list[int]:
     return list(given) if given is not None else spread_layers(taps, setting.target.num_layers)
 
@@ -122,10 +156,13 @@ def make_dflash(
     intermediate_size: int | None = None,
     mask_token_id: int | None = None,
     gamma: float | None = None,
+    start: Start = "random",
+    near: int | None = None,
 ) -> BlockTrainee:
     """DFlash by cross-entropy. layout: "zlab" (a mask predicts its own slot; no tables) or "deepspec" (next token).
 
     block_size counts the anchor. gamma: of the position weights; None: 7 from blocks of 16 up, else 4; 0: no decay.
+    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
     Raises ConfigError if an option does not fit the target.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
@@ -138,8 +175,9 @@ def make_dflash(
     else:
         raise ConfigError(f"layout is {layout!r}; choose zlab or deepspec")
     decay = gamma if gamma is not None else (7.0 if block_size >= 16 else 4.0)
-    stage = Stage("ce", 1.0, {"ce": 1.0})
-    return BlockTrainee("dflash", setting, config, stage, gamma=decay, tables=layout == "deepspec")
+    return BlockTrainee(
+        "dflash", setting, config, {"ce": 1.0}, gamma=decay, tables=layout == "deepspec", start=start, near=near
+    )
 
 
 def make_dspark(
@@ -155,18 +193,21 @@ def make_dspark(
     mask_token_id: int | None = None,
     gamma: float = 4.0,
     tables: bool = True,
+    start: Start = "random",
+    near: int | None = None,
 ) -> BlockTrainee:
     """DSpark: 0.1 cross-entropy, 0.9 L1 and the confidence's cross-entropy, as published.
 
     block_size is also the number of drafts a round. rank: of the Markov head. tables: store copies of the target's
     embedding and head, as the published files do; without them the loader takes the target's own.
+    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | _deepspec(ids, mask)
     config |= {"block_size": block_size, "markov_rank": rank, "markov_head_type": head}
     config |= {"enable_confidence_head": True, "confidence_head_with_markov": True}
-    stage = Stage("ce+tv+confidence", 1.0, {"ce": 0.1, "tv": 0.9, "confidence": 1.0})
-    return BlockTrainee("dspark", setting, config, stage, gamma=gamma, tables=tables)
+    losses: dict[Loss, float] = {"ce": 0.1, "tv": 0.9, "confidence": 1.0}
+    return BlockTrainee("dspark", setting, config, losses, gamma=gamma, tables=tables, start=start, near=near)
 
 
 def _deepspec(ids: list[int], mask: int) -> dict[str, Any]:

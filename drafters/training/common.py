@@ -8,18 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, TargetInfo
-from agentbench_spec.train.interface import Setting
+from agentbench_spec.train.interface import Setting, logits_of
 
 from ..nets.checkpoint import target_rope_theta
 
 INITIAL_STD = 0.02
+Start = Literal["random", "target"]
+"""Initial weights: random, as published, or the target's last layers, which needs far fewer steps."""
+_BLOCKS_AT_ONCE = 64
+"""Blocks that share one attention: more would waste more on keys of other blocks."""
 
 
 def initialise(net: nn.Module, setting: Setting) -> None:
@@ -36,6 +40,50 @@ def initialise(net: nn.Module, setting: Setting) -> None:
             else:
                 weight.fill_(0.0 if name.endswith("bias") else 1.0)
     net.to(setting.target.device)
+
+
+@torch.no_grad()
+def start_as_target(
+    net: nn.Module,
+    setting: Setting,
+    *,
+    context_norm: nn.Module | None = None,
+    renamed: Mapping[str, str | None] | None = None,
+) -> None:
+    """Give the layers of `net`, and its final norm, the weights of the target's last layers, where names agree.
+
+    context_norm: of the states that the layers attend to; starts as the first of these layers' input norm.
+    renamed: a layer's parameter -> the target's to take in its place, None: leave it.
+    A matrix that reads an embedding beside a state (EAGLE-3) takes the target's for the state.
+    Raises ConfigError if the target's weights do not fit.
+    """
+    layers = cast(nn.ModuleList, net.layers)
+    first = setting.target.num_layers - len(layers)
+    for index, layer in enumerate(layers):
+        for name, weight in layer.named_parameters():
+            wanted = (renamed or {}).get(name, name)
+            if wanted is not None and (found := target_weight(setting, f"layers.{first + index}.{wanted}")) is not None:
+                if found.shape[0] != weight.shape[0] or found.shape[-1] > weight.shape[-1]:
+                    raise ConfigError(f"start=target: {name} is {list(weight.shape)}, the target's {list(found.shape)}")
+                weight[..., weight.shape[-1] - found.shape[-1] :].copy_(found)
+    for norm, name in ((net.norm, "norm.weight"), (context_norm, f"layers.{first}.input_layernorm.weight")):
+        if norm is not None:
+            found = target_weight(setting, name)
+            if found is None:
+                raise ConfigError(f"start=target: {setting.target.name!r} has no model.{name}; use start=random")
+            cast(nn.Module, norm).get_parameter("weight").copy_(found)
+
+
+def target_weight(setting: Setting, name: str) -> Tensor | None:
+    """A weight of the target's stack by the name it has in Llama- and Qwen-like models; None: it has none."""
+    return setting.target_weights.get(f"model.{name}")
+
+
+@torch.no_grad()
+def pass_last_tap(fuse: nn.Linear) -> None:
+    """Let the layer that fuses the taps start as the last tap, with a tenth of its random weights."""
+    width = fuse.out_features
+    fuse.weight.mul_(0.1)[:, -width:] += torch.eye(width, device=fuse.weight.device)
 
 
 def lend_tables(net: nn.Module, setting: Setting, *, head: bool) -> None:
@@ -64,8 +112,8 @@ class _Head:
     def __init__(self, target: TargetInfo) -> None:
         self._target = target
 
-    def __call__(self, states: Tensor) -> Tensor:
-        return self._target.lm_head(states.to(self._target.dtype))  # type: ignore[no-any-return]
+    def __call__(self, states: Tensor, ids: Tensor | None = None) -> Tensor:
+        return logits_of(self._target.lm_head, states.to(self._target.dtype), ids)
 
 
 class Packed:
@@ -76,27 +124,41 @@ class Packed:
     """
 
     def __init__(self, shared: Sequence[tuple[Tensor, Tensor]], visible: Tensor, own: Tensor | None = None) -> None:
-        self._shared, self._visible, self._own = shared, visible, own
+        seen = visible.any(0).nonzero().flatten()
+        first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+        self._shared = [(keys[:, first:stop], values[:, first:stop]) for keys, values in shared]
+        self._visible, self._own = visible[:, first:stop], own
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Queries [A, Nq, b, d] over the shared keys and the block's own keys, values [A, Nkv, m, d]."""
+        parts = range(0, len(queries), _BLOCKS_AT_ONCE)
+        return torch.cat([self._some(layer, slice(at, at + _BLOCKS_AT_ONCE), queries, keys, values) for at in parts])
+
+    def _some(self, layer: int, blocks: slice, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Blocks side by side as the rows of one attention; what another block brought along is masked."""
+        queries, (count, heads, rows, d) = queries[blocks], queries[blocks].shape
+        repeat = heads // keys.shape[1]
         far_keys, far_values = self._shared[layer]
-        blocks, heads, rows, d = queries.shape
-        kv_heads = keys.shape[1]
-        folded = queries.reshape(blocks, kv_heads, -1, d) * d**-0.5
-        by_head = folded.transpose(0, 1).flatten(1, 2)
-        far = (by_head @ far_keys.transpose(1, 2)).view(kv_heads, blocks, folded.shape[2], -1).transpose(0, 1)
-        far = far.masked_fill(~self._visible[:, None, None], -torch.inf)
-        near = folded @ keys.transpose(2, 3)
+        mixed = nn.functional.scaled_dot_product_attention(
+            queries.transpose(0, 1).reshape(1, heads, -1, d),
+            _side_by_side(far_keys, keys[blocks]).repeat_interleave(repeat, 0)[None],
+            _side_by_side(far_values, values[blocks]).repeat_interleave(repeat, 0)[None],
+            attn_mask=self._mask(blocks, keys.shape[2]).repeat_interleave(rows, 0),
+        )
+        return mixed.view(heads, count, rows, d).transpose(0, 1)
+
+    def _mask(self, blocks: slice, brought: int) -> Tensor:
+        """[blocks, T + blocks * m] bool: what each block sees."""
+        visible = self._visible[blocks]
+        own = torch.eye(len(visible), dtype=torch.bool, device=visible.device).repeat_interleave(brought, 1)
         if self._own is not None:
-            near = near.masked_fill(~self._own[:, None, None], -torch.inf)
-        scores = torch.cat((far, near), -1)
-        wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
-        weights = wide.softmax(-1).to(values.dtype)
-        seen = far_keys.shape[1]
-        from_far = weights[..., :seen].transpose(0, 1).flatten(1, 2) @ far_values
-        mixed = from_far.view(kv_heads, blocks, -1, d).transpose(0, 1) + weights[..., seen:] @ values
-        return mixed.reshape(blocks, heads, rows, d)
+            own = own & self._own[blocks].repeat(1, len(visible))
+        return torch.cat((visible, own), 1)
+
+
+def _side_by_side(far: Tensor, own: Tensor) -> Tensor:
+    """far [Nkv, T, d] and own [A, Nkv, m, d] as [Nkv, T + A * m, d]."""
+    return torch.cat((far, own.transpose(0, 1).flatten(1, 2)), 1)
 
 
 def ahead_of(ids: Tensor, anchors: Tensor, first: int, count: int) -> Tensor:

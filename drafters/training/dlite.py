@@ -7,6 +7,7 @@ and positions of the text instead of local ones. Trained for itself it is the va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from agentbench_spec.train.interface import (
     Setting,
     Stage,
     Trainee,
+    logits_of,
     position_weights,
 )
 
@@ -28,7 +30,18 @@ from ..nets.checkpoint import open_checkpoint, tensors_of
 from ..nets.dlite import DLiteConfig, DLiteNet, SerialHead, layout
 from ..nets.dlite_window import WindowNet, history_layers
 from ..nets.qwen3 import Rotary
-from .common import Packed, ahead_of, base_config, initialise, lend_tables, under, unused_token, write_checkpoint
+from .common import (
+    Packed,
+    Start,
+    ahead_of,
+    base_config,
+    initialise,
+    lend_tables,
+    start_as_target,
+    under,
+    unused_token,
+    write_checkpoint,
+)
 
 SUPERVISED = {"ce": 0.1, "tv": 1.0}
 _STUDENT_TENSORS = ("history_fuse.", "history_norm.")
@@ -51,7 +64,9 @@ class DLiteTrainee(Trainee):
 
     name = "dlite"
 
-    def __init__(self, setting: Setting, config: dict[str, Any], phases: tuple[Phase, ...], gamma: float) -> None:
+    def __init__(
+        self, setting: Setting, config: dict[str, Any], phases: tuple[Phase, ...], gamma: float, start: Start
+    ) -> None:
         super().__init__()
         self._config, self.phases = config, phases
         parsed = DLiteConfig.from_config(_as_student(config), "dlite in training")
@@ -59,6 +74,9 @@ class DLiteTrainee(Trainee):
         self.window = int(config["dlite_config"].get("swa_window_size", 0))
         self.student: DLiteNet | None = _built(DLiteNet, parsed, setting) if _needs(phases, "student") else None
         self.teacher: WindowNet | None = _built(WindowNet, parsed, setting) if self.window else None
+        for net in (self.student, self.teacher) if start == "target" else ():
+            if net is not None:
+                _start(net, setting)
         self.k = parsed.max_tokens
         history = history_layers(parsed.num_target_layers) if self.window else ()
         self.hidden_layers = tuple(sorted({*parsed.target_layer_ids, *history}))
@@ -115,10 +133,10 @@ class DLiteTrainee(Trainee):
     def teach(self, sample: Sample, anchors: Tensor) -> Prediction:
         """The history-aware net on all blocks of a text."""
         net, parsed = self._teacher, self.parsed
-        everywhere = torch.arange(len(sample.states), device=anchors.device)
-        fused = net.fuse(sample.states[None][:, :, self._history])
-        shared = [(k[0], v[0]) for k, v in net.history(fused, self._rotary(everywhere[None]))]
-        behind = anchors[:, None] - everywhere
+        context = torch.arange(max(int(anchors[0]) - self.window, 0), int(anchors[-1]), device=anchors.device)
+        fused = net.fuse(sample.states[None, context][:, :, self._history])
+        shared = [(k[0], v[0]) for k, v in net.history(fused, self._rotary(context[None]))]
+        behind = anchors[:, None] - context
         place = net.places(anchors)
         query = net.queries(ahead_of(sample.input_ids, anchors, 1 - parsed.group, parsed.group), self.k)
         slots = net.slots(sample.states[anchors - 1][:, self._slots])
@@ -143,7 +161,7 @@ def serial_prediction(head: SerialHead, states: Tensor, ids: Tensor, anchors: Te
         state = head.advance(state, token)
         unrolled.append(state)
     from_state = nn.functional.linear(torch.stack(unrolled, 1), head.state_hidden_mlp.weight[:, : head.rank])
-    return Prediction(head.hidden_part(states) + from_state, head.output_proj)
+    return Prediction(head.hidden_part(states) + from_state, partial(logits_of, head.output_proj))
 
 
 def _built(kind: type[DLiteNet], config: DLiteConfig, setting: Setting) -> Any:
@@ -152,6 +170,16 @@ def _built(kind: type[DLiteNet], config: DLiteConfig, setting: Setting) -> Any:
     lend_tables(net, setting, head=False)
     initialise(net, setting)
     return net
+
+
+@torch.no_grad()
+def _start(net: DLiteNet, setting: Setting) -> None:
+    """As the target's last layers; the head as the best approximation of the target's that its rank allows."""
+    start_as_target(net, setting, context_norm=net.context_norm)
+    head, rank = setting.target.lm_head.get_parameter("weight").double(), net.sequential_head.rank
+    directions = torch.linalg.eigh(head.T @ head).eigenvectors[:, -rank:]
+    net.sequential_head.output_proj.weight.copy_(head @ directions)
+    net.sequential_head.state_hidden_mlp.weight[:, rank:].copy_(directions.T)
 
 
 def _needs(phases: Sequence[Phase], name: str) -> bool:
@@ -180,6 +208,7 @@ def make(
     intermediate_size: int | None = None,
     mask_token_id: int | None = None,
     gamma: float = 4.0,
+    start: Start = "random",
 ) -> DLiteTrainee:
     """DLite: first a teacher, then the student by KL (1/8 of the steps), a cross-fade (1/8) and 0.1 CE + 1.0 TV.
 
@@ -187,6 +216,7 @@ def make(
     objective from the start, no teacher. teacher: folder of a trained one, in place of training it here.
     teacher_share: its steps over the student's. window: W, its reach in positions. slots: target layers in use. rank:
     of the serial head. group: G, real tokens in the query. gamma: of the position weights, 0: no decay.
+    start: random, or the target's last layers and the head of this rank that is closest to the target's.
     Raises ConfigError if an option does not fit the target or another option.
     """
     with_teacher = role == "teacher" or not single_stage
@@ -211,7 +241,7 @@ def make(
         own |= {"swa_window_size": window, "history_layer_ids": list(history_layers(setting.target.num_layers))}
     base = base_config(setting.target, depth=depth, intermediate_size=intermediate_size)
     config = {**base, "architectures": ["DLiteDraftModel"], "block_size": block_size, "dlite_config": own}
-    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share), gamma)
+    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share), gamma, start)
     if teacher is not None:
         trainee.load_teacher(teacher)
     return trainee

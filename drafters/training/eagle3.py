@@ -8,6 +8,7 @@ that start no chain only give keys, so a text with few supervised tokens costs l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,13 +16,27 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError
-from agentbench_spec.train.interface import Phase, Prediction, Recipe, Sample, Setting, Stage, Trainee
+from agentbench_spec.train.interface import Phase, Prediction, Recipe, Sample, Setting, Stage, Trainee, logits_of
 
 from ..nets.checkpoint import Checkpoint
 from ..nets.eagle3 import Eagle3Layer, Eagle3Net
 from ..nets.eagle3_layouts import Eagle3Shape, read_config
 from ..nets.qwen3 import Geometry, Rope, Rotary
-from .common import Packed, ahead_of, base_config, initialise, lend_tables, under, write_checkpoint
+from .common import (
+    Packed,
+    Start,
+    ahead_of,
+    base_config,
+    initialise,
+    lend_tables,
+    pass_last_tap,
+    start_as_target,
+    under,
+    write_checkpoint,
+)
+
+_FEATURE_NORM = {"hidden_norm.weight": "input_layernorm.weight", "input_layernorm.weight": None}
+"""EAGLE-3's input norm is the embedding's; what the target's layer reads is the feature."""
 
 
 class Eagle3Trainee(Trainee):
@@ -30,7 +45,9 @@ class Eagle3Trainee(Trainee):
     name = "eagle3"
     recipe = Recipe(learning_rate=6e-4)
 
-    def __init__(self, setting: Setting, config: dict[str, Any], steps: int, step_decay: float, kept: Tensor) -> None:
+    def __init__(
+        self, setting: Setting, config: dict[str, Any], steps: int, step_decay: float, kept: Tensor, start: Start
+    ) -> None:
         """kept [V_d] int64: target ids of the draft vocabulary, ascending."""
         super().__init__()
         self._config, self.k, self.draft_ids = config, steps, kept
@@ -40,6 +57,9 @@ class Eagle3Trainee(Trainee):
         lend_tables(self.net, setting, head=False)
         initialise(self.net, setting)
         self._start_head_from(setting)
+        if start == "target":
+            start_as_target(self.net, setting, renamed=_FEATURE_NORM)
+            pass_last_tap(self.net.fc)
         self.hidden_layers = parsed.target_layers
         self.position_weights = tuple(step_decay**step for step in range(steps))
         self.phases = (Phase("train", (Stage("training-time test", 1.0, {"soft": 1.0}),)),)
@@ -71,7 +91,7 @@ class Eagle3Trainee(Trainee):
             rope = self._rotary((anchors - 1 + step)[:, None])
             hidden, own = self._step(layer, tokens[:, step], hidden, rope, memory, chain)
             outputs.append(own)
-        return Prediction(torch.stack(outputs, 1), self._logits)
+        return Prediction(torch.stack(outputs, 1), partial(logits_of, self.net.lm_head))
 
     def _step(
         self,
@@ -93,9 +113,6 @@ class Eagle3Trainee(Trainee):
         raw = raw + layer.mlp(layer.post_attention_layernorm(raw))
         normed = net.norm(raw)
         return (normed if net.config.feed_back_normed else raw), normed
-
-    def _logits(self, rows: Tensor) -> Tensor:
-        return self.net.lm_head(rows)  # type: ignore[no-any-return]
 
     def write(self, folder: Path, phase: Phase, state: Mapping[str, Tensor]) -> None:
         """The "midlayer" layout (SafeAILab, SpecForge): no embedding table, own head, d2t and t2d."""
@@ -139,11 +156,13 @@ def make(
     draft_vocab_size: int = 32000,
     target_layer_ids: Sequence[int] | None = None,
     intermediate_size: int | None = None,
+    start: Start = "random",
 ) -> Eagle3Trainee:
     """EAGLE-3 in the "midlayer" layout by soft cross-entropy to the target over the draft vocabulary.
 
     steps: K, length of the unrolled chain. step_decay: weight of each step over the one before. draft_vocab_size: V_d,
-    the most frequent supervised tokens. Raises ConfigError if an option does not fit the target.
+    the most frequent supervised tokens. start: random, or the target's last layer on the feature.
+    Raises ConfigError if an option does not fit the target.
     """
     target = setting.target
     depth = target.num_layers
@@ -159,4 +178,4 @@ def make(
         "draft_vocab_size": len(kept),
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": layers},
     }
-    return Eagle3Trainee(setting, config, steps, step_decay, kept)
+    return Eagle3Trainee(setting, config, steps, step_decay, kept, start)

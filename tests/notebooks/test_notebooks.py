@@ -16,7 +16,7 @@ nbclient = pytest.importorskip("nbclient", reason="pip install 'agentbench-spec[
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 NAMES = ("reproduce_tables", "report_figures", "add_a_drafter")
-LARGEST_BYTES = 300_000
+LARGEST_BYTES = 400_000
 
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("ipykernel", "matplotlib")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sysconfig
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -78,3 +78,13 @@ def measured_and_said_bytes(drafter: Drafter, text: Sequence[int]) -> tuple[int,
     finally:
         tracemalloc.stop()
     return kept, drafter.state_bytes(0)
+
+
+def check_state_bytes(make: Callable[[], Drafter]) -> None:
+    """Assert that `state_bytes` is within a half of what is allocated, and grows with the text as that does."""
+    text = library_words(16_000)
+    kept, said = measured_and_said_bytes(make(), text)
+    assert kept / 1.5 < said < kept * 1.5
+    kept_half, said_half = measured_and_said_bytes(make(), text[:8_000])
+    assert kept_half < kept
+    assert said_half < said

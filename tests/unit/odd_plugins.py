@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from localmodel import session
+from torch import nn
 
-from agentbench_spec.drafting import DrafterSpec, SequenceDrafter, TargetInfo
+from agentbench_spec.drafting import ConfigError, DrafterSpec, SequenceDrafter, TargetInfo
 from agentbench_spec.rollout import Message, Rollout
 
 HOLD_FILE, HOLD_LINES = "ODD_HOLD_FILE", "ODD_HOLD_LINES"
@@ -63,6 +64,29 @@ class Vandal(Repeat):
 class Broken(Repeat):
     def before(self) -> None:
         raise RuntimeError("this drafter [never] works")
+
+
+class Netted(Repeat):
+    """Has two networks and offers them to the engine; counts how often it was asked."""
+
+    asked = 0
+
+    def networks(self) -> Sequence[nn.Module]:
+        Netted.asked += 1
+        return nn.Linear(16, 48), nn.Sequential(nn.Linear(16, 24))
+
+
+class Misfit(Repeat):
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        raise ConfigError("made for another hidden size")
+
+
+def misfit() -> SequenceDrafter:
+    return Misfit("misfit")
+
+
+def netted() -> SequenceDrafter:
+    return Netted("netted")
 
 
 def repeat(checkpoint: str = "") -> SequenceDrafter:

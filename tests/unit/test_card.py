@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from rowkit import make_row
-from transformers import LlamaConfig, LlamaForCausalLM
+from tinymodels import VOCAB
+from tinymodels import tiny as tiny_model
 
 from agentbench_spec.card import Card, baseline_step_s, measure_card
 from agentbench_spec.models import load
@@ -49,19 +50,10 @@ def test_lines_show_the_ceiling_and_how_near_the_baseline_comes() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_embedding_is_read_only_where_it_is_the_head(tied: bool) -> None:
     """Fails if the look-up table of an untied model counts as read in every step, which flatters the baseline."""
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-    )
-    model = LlamaForCausalLM(config).eval()
+    model = tiny_model("Llama", num_hidden_layers=1, tie_word_embeddings=tied)
     target = Target(model, name="m", capacity=32)
-    layer_and_norm = sum(p.numel() for p in model.model.layers.parameters()) + 16
-    assert target.weight_bytes == 4 * (layer_and_norm + 40 * 16)
+    layer_and_norm = sum(p.numel() for p in model.get_submodule("model.layers").parameters()) + 32
+    assert target.weight_bytes == 4 * (layer_and_norm + VOCAB * 32)
 
 
 def test_card_of_a_target_is_measured(tiny: Path) -> None:

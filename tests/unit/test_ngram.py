@@ -11,7 +11,7 @@ import torch
 from agentbench_spec_drafters.ngram import NgramDrafter, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookup_texts import ask, asked_fresh, library_words, measured_and_said_bytes, opened, span
+from lookup_texts import ask, asked_fresh, check_state_bytes, opened, span
 
 from agentbench_spec.errors import ConfigError
 
@@ -132,12 +132,7 @@ def test_propose_reads_a_fixed_number_of_tokens(size: int) -> None:
 
 def test_state_bytes_is_close_to_what_is_allocated_and_grows() -> None:
     """The estimate stands in a results column: off by more than half it would mislead."""
-    text = library_words(16_000)
-    kept, said = measured_and_said_bytes(make(), text)
-    assert kept / 1.5 < said < kept * 1.5
-    kept_half, said_half = measured_and_said_bytes(make(), text[:8_000])
-    assert kept_half < kept
-    assert said_half < said
+    check_state_bytes(make)
 
 
 @pytest.mark.parametrize("options", [{"min_n": 0}, {"min_n": 5}, {"max_n": 1, "min_n": 2}])

@@ -91,7 +91,7 @@ def test_table3_shows_what_ran_and_what_did_not(results: Path, presets: Path) ->
     assert read.loc[("dlite", "speedup", "BFCL-v3")]["paper"] == 2.37
     record = json.loads((folder / "table3.json").read_text("utf-8"))
     assert record["comparable"] is False and len(record["runs"]) == 1
-    assert record["settings"][0].startswith("offline form of table3, none of the paper's data: decode.k=3")
+    assert record["settings"][0].startswith("offline form of table3: decode.k=3")
 
 
 def test_a_second_call_reuses_the_run_and_prints_the_same(results: Path, presets: Path, tmp_path: Path) -> None:
@@ -115,18 +115,25 @@ def test_the_page_holds_the_table(results: Path) -> None:
     """Fails if the page shows the runs and not the table they were made for, or the paper's line cannot be told."""
     (folder,) = results.glob("table3-*")
     page = (folder / "table3.html").read_text("utf-8")
+    assert 0 < page.find("Benchmark card") < page.find("no checkpoint"), "the card comes before the table"
     assert "in form only" in page and "DLite, paper, Qwen3-4B" in page and "no checkpoint" in page
 
 
-def test_other_data_under_the_same_settings_is_refused(results: Path, presets: Path, tmp_path: Path) -> None:
-    """Fails if rows of yesterday's rollouts are sold as today's."""
+@pytest.mark.parametrize(
+    ("place", "name", "value", "reason"),
+    [("data", "sha256", "0" * 64, "other data"), ("model", "drafters", {"none": "0", "ngram": "older"}, "ngram older")],
+)
+def test_what_changed_under_the_same_settings_is_refused(
+    results: Path, presets: Path, tmp_path: Path, place: str, name: str, value: object, reason: str
+) -> None:
+    """Fails if rows of yesterday's rollouts, or of last week's drafter of the same name, are sold as today's."""
     kept = shutil.copytree(results, tmp_path / "results")
     (manifest,) = kept.glob("runs/*/manifest.json")
     tree = json.loads(manifest.read_text("utf-8"))
-    tree["data"]["sha256"] = "0" * 64
+    tree[place][name] = value
     manifest.write_text(json.dumps(tree), "utf-8")
     done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", kept)
-    assert done.code == 2 and "other data" in done.error
+    assert done.code == 2 and reason in done.error
 
 
 def test_a_killed_run_is_continued(results: Path, presets: Path, tmp_path: Path) -> None:
@@ -163,7 +170,9 @@ def test_table4_serves_more_at_concurrency_4(presets: Path, tmp_path: Path) -> N
         assert four.busy_rows is not None and four.busy_rows > 2
     assert rows["ngram", 1].rounds == rows["ngram", 4].rounds
     (folder,) = tmp_path.glob("table4-*")
-    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in (folder / "table4.html").read_text()
+    page = (folder / "table4.html").read_text("utf-8")
+    assert (folder / "figures" / "throughput.svg").exists() and "concurrency 4" in page
+    assert 0 < page.find("Benchmark card") < page.find("concurrency 4") and "% of the speed the memory allows" in page
     read = pd.read_csv(folder / "table4.csv").set_index(["drafter", "figure", "column"])
     row = rows["ngram", 4]
     assert row.emitted is not None and row.decode_s is not None
@@ -196,6 +205,28 @@ def test_presets_name_workloads_and_cells_of_the_paper() -> None:
             wanted = plan(name, Request(embedded=embedded))
             assert wanted.columns and wanted.comparable is not embedded
             assert all(config.decode.k == 7 and config.decode.temperature == 0 for _, config in wanted.columns)
+
+
+def test_the_offline_form_runs_the_shipped_checkpoints_on_their_own_target_only() -> None:
+    """Fails if a shipped drafter is left out or run on a target it was not made for, or its training text is hidden."""
+    found = plan("table3", Request(embedded=True))
+    drafters = ("none", "ngram", "suffix", "eagle3", "dflash", "dspark", "dlite")
+    assert {config.drafters for _, config in found.columns} == {drafters} and not found.missing
+    assert any("other scenarios" in line for line in found.settings_lines)
+    other = plan("table3", Request(embedded=True, target="some/model"))
+    assert set(other.missing) == set(drafters[3:]) and len(other.settings_lines) == 1
+    (given,) = {c.drafters for _, c in plan("table3", Request(embedded=True, drafters=["dlite=mine"])).columns}
+    assert given[-1] == "dlite=mine" and "dlite" not in given
+
+
+def test_offline_columns_say_what_stands_in() -> None:
+    """Fails if the real rollouts measured offline are not the shipped ones, which nothing here was trained on."""
+    for name in load_presets().tables:
+        for preset, config in plan(name, Request(embedded=True)).columns:
+            if config.workload.name == "bfcl_v3":
+                assert config.workload.options == {"subset": "shipped"} and not preset.standin
+            else:
+                assert preset.standin
 
 
 def test_columns_of_a_table_can_share_it() -> None:

@@ -186,3 +186,30 @@ def test_differences_and_power_are_said_below() -> None:
     assert first.p_holm == 1.0  # 2 of 4 exchanges are as large, times two tests
     assert "BFCL-v3: only 2 independent rollouts: intervals are likely too narrow" in found.notes
     assert any("independent rollouts would be enough to see a τ raw 5 % off" in note for note in found.notes)
+
+
+def test_what_few_rollouts_can_show_is_said() -> None:
+    """Two rollouts, two tests: p is 2 / 2^2 at least, corrected 1. Fails if p = 1 reads as "no difference"."""
+    found = table(Column("BFCL-v3", bfcl(), "BFCL-v3"))
+    assert any("with 2 independent rollouts no corrected p can be below 1, " in note for note in found.notes)
+    first = found.differences[0][1]  # dspark's rounds over dlite's: 2 in one rollout, 1.5 in the other
+    assert first.needed is not None and first.needed > 2
+    assert any(f"{first.needed} independent rollouts show 5 %" in note for note in found.notes)
+    enough = [row for i in range(12) for row in turn_rows(f"r{i}", 0, 0.05, dspark=[3, 3], dlite=[7])]
+    assert not any("no corrected p" in note for note in table(Column("BFCL-v3", enough, "BFCL-v3")).notes)
+
+
+def test_what_several_drafters_share_is_said_once() -> None:
+    """Fails if a turn that is a loop for all fills the foot of the table with one line a drafter."""
+    rows = bfcl() + [make_row("c", 0, name, status="oversized") for name in ("none", "dspark", "dlite")]
+    notes = table(Column("BFCL-v3", rows, "BFCL-v3")).notes
+    assert [note for note in notes if "oversized" in note] == [
+        "BFCL-v3: none, dspark, dlite: 1 of 3 turns left out: oversized"
+    ]
+
+
+def test_only_methods_of_the_paper_have_its_line() -> None:
+    """Fails if a look-up drafter, which the paper does not have, is said to be unknown there."""
+    rows = turn_rows("a", 0, 0.05, ngram=[3, 3], dlite=[7])
+    lines = grid(table(Column("BFCL-v3", rows, "BFCL-v3"), drafters=["none", "ngram", "dlite"]))[1]
+    assert sum("paper" in line[1] for line in lines) == 2  # DLite's speed-up and raw τ

@@ -90,6 +90,13 @@ def test_speedup_interval_reflects_both_passes() -> None:
     assert found is not None and found.low < 3.7 and found.high > 4.3
 
 
+def test_power_is_said_of_tau_and_not_of_a_single_pass() -> None:
+    """Rounds 30 and 10 for the same tokens. Fails if table 4 alone says nothing of what its rollouts can show."""
+    (note,) = [note for note in table(rows()).notes if "80 % power" in note]
+    # relative to the means the rounds are 1.5 and 0.5: spread 0.7071, and (2.8016 x 0.7071 / 0.05)^2 = 1569.8
+    assert note.startswith("1570 rollouts would show") and "there are 2." in note
+
+
 def test_failed_passes_lost_turns_and_other_outputs_are_said() -> None:
     """Fails if the table is silent about what it does not hold."""
     given = rows()

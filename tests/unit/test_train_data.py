@@ -152,12 +152,23 @@ def test_cached_features_are_those_of_a_fresh_forward(model_folder: Path, tmp_pa
 
 
 def test_a_cache_of_something_else_is_refused(model_folder: Path, tmp_path: Path) -> None:
-    """Fails if features of other texts or layers are used in silence."""
+    """Fails if features of other texts, or layers that are not there, are used in silence."""
     target = Target(transformers.AutoModelForCausalLM.from_pretrained(model_folder), name="tiny", capacity=64)
     build_cache(tmp_path, branching_texts(), Extractor(target, (1,)), torch.float32, say=lambda text: None)
-    build_cache(tmp_path, branching_texts(), Extractor(target, (1,)), torch.float32, say=pytest.fail)
-    with pytest.raises(ConfigError, match="other texts, layers"):
+    with pytest.raises(ConfigError, match="lacks the states of layers"):
         build_cache(tmp_path, branching_texts(), Extractor(target, (2,)), torch.float32, say=lambda text: None)
+    with pytest.raises(ConfigError, match="other texts"):
+        build_cache(tmp_path, branching_texts()[1:], Extractor(target, (1,)), torch.float32, say=lambda text: None)
+
+
+def test_drafters_share_a_cache_with_the_layers_of_both(model_folder: Path, tmp_path: Path) -> None:
+    """Fails if a cache is built again for fewer layers than it holds, or if a column of it is mistaken for another."""
+    target = Target(transformers.AutoModelForCausalLM.from_pretrained(model_folder), name="tiny", capacity=64)
+    texts = branching_texts()
+    build_cache(tmp_path, texts, Extractor(target, (0, 1, 3)), torch.float32, say=lambda text: None)
+    build_cache(tmp_path, texts, Extractor(target, (3, 1)), torch.float32, say=pytest.fail)
+    found, fresh = Cached(tmp_path, (3, 1))[0], Online(texts, Extractor(target, (3, 1)))[0]
+    torch.testing.assert_close(found.states, fresh.states, rtol=1e-5, atol=1e-6)
 
 
 def test_regenerated_replies_are_the_targets_own(model_folder: Path, tmp_path: Path) -> None:

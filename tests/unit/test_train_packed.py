@@ -140,3 +140,29 @@ def test_no_drafter_sees_what_comes_after_its_anchor(target: Any) -> None:
             after = trainee.predict(changed, anchors[5:6])
             first = [p.logits(p.states[:, 0]) for p in (before, after)]
         torch.testing.assert_close(*first, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["dflash", "dspark"])
+def test_near_context_is_all_a_block_sees_in_that_stage(name: str, target: Any) -> None:
+    """Fails if the cut is off by one, stays on in the last stage, or shifts positions: the nearest 5 states count."""
+    trainee = kit.make_trainee(name, target, kit.random_texts(1), near=5)
+    kit.stir(trainee)
+    text = kit.random_texts(1)[0]
+    example = example_of(
+        text, kit.online(target, trainee, [text]).features[0], trainee, target.info.device, torch.float64
+    )
+    anchors = torch.tensor([12])
+
+    def states(first: int, stop: int) -> Tensor:
+        changed = example.sample.states.clone()
+        changed[first:stop] = 7.0
+        with torch.no_grad():
+            return trainee.predict(type(example.sample)(example.sample.input_ids, changed), anchors).states
+
+    near, whole = trainee.phases[0].stages
+    trainee.enter(trainee.phases[0], near, fresh=True)
+    assert torch.equal(states(0, 7), states(0, 0)) and not torch.allclose(states(7, 8), states(0, 0))
+    cut = states(0, 0)
+    trainee.enter(trainee.phases[0], whole, fresh=False)
+    assert not torch.allclose(states(0, 7), states(0, 0))
+    assert not torch.allclose(states(0, 0), cut)

@@ -88,7 +88,7 @@ def test_kl_goes_from_the_teacher_to_the_student() -> None:
 
 def test_the_other_losses_by_hand() -> None:
     """q = (1/2, 1/4, 1/4), p = (1/4, 1/2, 1/4): L1 is 1/2 and not 1/4; the confidence's soft label is 3/4."""
-    logits, target = torch.log(torch.tensor([[0.5, 0.25, 0.25]])), torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
+    logits, target = torch.log(torch.tensor([[0.5, 0.25, 0.25]])), torch.tensor([[0.25, 0.5, 0.25]])
     rows = RowInputs(logits, torch.tensor([1]), target=target, confidence=torch.tensor([0.0]))
     found = {name: float(value) for name, value in row_losses(["ce", "soft", "tv", "confidence"], rows).items()}
     soft = 0.25 * math.log(2) + 0.75 * math.log(4)
@@ -98,7 +98,7 @@ def test_the_other_losses_by_hand() -> None:
 def test_confidence_learns_from_the_overlap_and_does_not_move_it() -> None:
     """The gradient at logit 0 is sigmoid(0) - 3/4; fails if the soft label is not detached from the draft."""
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]])).requires_grad_()
-    target, confidence = torch.log(torch.tensor([[0.25, 0.5, 0.25]])), torch.zeros(1, requires_grad=True)
+    target, confidence = torch.tensor([[0.25, 0.5, 0.25]]), torch.zeros(1, requires_grad=True)
     rows = RowInputs(logits, torch.tensor([1]), target=target, confidence=confidence)
     row_losses(["confidence"], rows)["confidence"].sum().backward()
     assert confidence.grad is not None and confidence.grad.tolist() == pytest.approx([-0.25])

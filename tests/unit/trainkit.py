@@ -61,7 +61,8 @@ def make_trainee(
 ) -> Trainee:
     """The small trainee `name` for a target; options change or add to SMALL."""
     counts = token_counts(texts, target.info.vocab_size)
-    setting = Setting(target.info, counts, torch.Generator().manual_seed(seed), dtype)
+    draw, weights = torch.Generator().manual_seed(seed), target.model.state_dict()
+    setting = Setting(target.info, counts, draw, dtype, target_weights=weights)
     return load_trainee(name, setting, **{**SMALL[name], **options})
 
 

@@ -1,0 +1,72 @@
+"""What replay and throughput runs set up alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import odd_plugins
+import pytest
+
+from agentbench_spec.config import RunConfig, load_config
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.metrics import BASELINE
+from agentbench_spec.presets import ThroughputPreset
+from agentbench_spec.run import run
+from agentbench_spec.runfolder import read_manifest
+from agentbench_spec.setup import drafter_makers
+from agentbench_spec.throughput_run import run_throughput
+
+DRAFTER = "odd_plugins:netted"
+
+
+def settings(tiny: Path, rollouts: Path, *, drafters: tuple[str, ...] = (DRAFTER,), fast: bool = True) -> RunConfig:
+    """Two short turns of one rollout."""
+    tree = {
+        "target.source": str(tiny),
+        "target.fast_linears": fast,
+        "workload.name": str(rollouts),
+        "workload.limit": 1,
+        "drafters": drafters,
+        "replay.max_turns": 2,
+        "decode.max_new_tokens": 4,
+    }
+    return load_config(flags=tree)
+
+
+def test_both_kinds_of_run_give_every_network_fast_linears(
+    tiny: Path, rollouts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if the batched engine decodes with a drafter's stock linears, or a second network hides the first."""
+    monkeypatch.setenv("AGENTBENCH_SPEC_CACHE", str(tmp_path / "cache"))
+    config = settings(tiny, rollouts)
+    run(config, tmp_path / "replay")
+    before = odd_plugins.Netted.asked
+    run_throughput(config, ThroughputPreset(concurrency=(1, 2)), tmp_path / "throughput")
+    assert odd_plugins.Netted.asked == before + 3  # tried once, then loaded anew for each concurrency
+    for folder in ("replay", "throughput"):
+        kernels = read_manifest(tmp_path / folder)["kernels"]
+        assert set(kernels) == {str(tiny), DRAFTER} and set(kernels[DRAFTER]) == {"48 x 16", "24 x 16"}
+
+
+def test_stock_linears_stay_where_they_are_asked_for(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if `target.fast_linears=false` leaves the drafters' linears raced."""
+    before = odd_plugins.Netted.asked
+    run_throughput(settings(tiny, rollouts, fast=False), ThroughputPreset(), tmp_path / "run")
+    assert odd_plugins.Netted.asked == before and read_manifest(tmp_path / "run")["kernels"] == {}
+
+
+def test_two_checkpoints_of_one_drafter_are_two_passes(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if the second checkpoint is taken for the first, and so never served."""
+    names = ("odd_plugins:repeat=1", "odd_plugins:repeat=2")
+    config = settings(tiny, rollouts, drafters=names, fast=False)
+    assert list(drafter_makers(config)) == [BASELINE, *names]
+    rows = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    assert [row.drafter for row in rows] == [BASELINE, *names]
+
+
+def test_a_drafter_that_does_not_fit_is_refused_before_a_pass(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if the baseline is measured for minutes before a wrong drafter ends the run."""
+    config = settings(tiny, rollouts, drafters=("odd_plugins:misfit",), fast=False)
+    with pytest.raises(ConfigError, match="another hidden size"):
+        run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
