@@ -25,9 +25,10 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import AgentBenchError, ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.presets import ThroughputPreset
-from agentbench_spec.provenance import differing_keys, write_bytes_atomic
+from agentbench_spec.provenance import differing_keys, write_bytes_atomic, write_json_atomic
+from agentbench_spec.records import SCHEMA
 from agentbench_spec.run import Tell
-from agentbench_spec.runfolder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY, TURNS, RunWriter, read_manifest
+from agentbench_spec.runfolder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY, TURNS, RunWriter, now, read_manifest
 from agentbench_spec.throughput_rows import ROWS, ThroughputRow, by_pass, read_rows, row_text
 
 
@@ -174,7 +175,16 @@ class _Cells:
             rows += [served_pass(own, concurrency) for own in results.values()]
             self._join(concurrency, job, results)
         self._write(rows)
+        self._describe(rows, notes)
         return Swept(rows, self.failed, notes)
+
+    def _describe(self, rows: Sequence[ThroughputRow], notes: Sequence[str]) -> None:
+        """The folder's manifest, for the page of a table. The machine in it is the client's, and is called so."""
+        manifest = dict(self.jobs[max(self.jobs)].manifest)
+        host = manifest.pop("host", None)
+        ended = {} if self.failed else {"finished": now()}
+        own = {"client_host": host, "card": {"target": rows[0].target}, "notes": list(notes)}
+        write_json_atomic(self.folder / MANIFEST, {"schema": SCHEMA, **manifest, **own, **ended})
 
     def _write(self, rows: Sequence[ThroughputRow]) -> None:
         """Put the rows into the folder's file; those of concurrencies that were not asked for now stay there."""

@@ -21,7 +21,7 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.presets import ThroughputPreset
 from agentbench_spec.records import TurnRow
-from agentbench_spec.runfolder import read_run
+from agentbench_spec.runfolder import read_manifest, read_run
 from agentbench_spec.throughput_rows import ThroughputRow, by_pass, read_rows
 from agentbench_spec.throughput_table import throughput_table
 
@@ -121,7 +121,7 @@ def test_a_drafter_that_dies_leaves_the_others(tiny: Path, rollouts: Path, tmp_p
         config = settings(tiny, rollouts, plain.base_url, spec.base_url, ngram.base_url)
         found = swept(config, tmp_path / "sweep")
         assert set(by_pass(found.rows)) == {("none", 1), ("none", 2), ("ngram", 1), ("ngram", 2), ("eagle3", 1)}
-        assert "died during" in found.failed["eagle3"]
+        assert "died during" in found.failed["eagle3"] and "finished" not in read_manifest(tmp_path / "sweep")
         spec.revive()
         found = swept(config, tmp_path / "sweep")
     assert len(found.rows) == 6 and found.failed == {}
@@ -294,8 +294,8 @@ def test_verb_lays_out_the_same_table(tiny: Path, rollouts: Path, tmp_path: Path
     (run,) = map(Path, done.last["runs"])
     files = [path for path in verb.results.rglob("*.json*") if path.is_file()]
     assert len(files) > 20 and "hush" not in "".join(path.read_text() for path in files) + done.err + again.err
-    rows = by_pass(read_rows(run))
-    assert len(rows) == 4
+    rows, manifest = by_pass(read_rows(run)), read_manifest(run)
+    assert len(rows) == 4 and manifest["finished"] and "host" not in manifest and manifest["client_host"]
     read = cells(folder)  # of the second call: concurrency 2 only
     speed = read.loc[("eagle3", "tokens_per_s", "concurrency 2")]
     assert speed["pooled"] == pytest.approx(rows["eagle3", 2].tokens_per_s)
