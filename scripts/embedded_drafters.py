@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Small enough for a CPU, and below 80 MB together."""
 STEPS = 1200
+TEXTS = 765
 SHARED: dict[str, Any] = {
     "steps": STEPS,
     "batch": 2,
