@@ -80,7 +80,7 @@ def engine() -> Any:
 
 
 def test_they_draft_what_the_target_says(engine: Any) -> None:
-    """A tool call of a tool the training data has: each drafter gets at least 2 tokens a pass, and changes nothing."""
+    """A tool call of a tool the training data has: each drafter gets 1.5 tokens a pass (random weights: 1.0), and changes nothing."""
     session, renderer, stop = engine
     rollout = Rollout(
         id="r",
@@ -97,4 +97,4 @@ def test_they_draft_what_the_target_says(engine: Any) -> None:
     assert {tuple(turn.output) for turn in said.values()} == {tuple(said["none"].output)}
     for name in NAMES:
         rounds = len(said[name].rounds)
-        assert (len(said[name].output) - 1) / rounds >= 2, name
+        assert (len(said[name].output) - 1) / rounds >= 1.5, name
