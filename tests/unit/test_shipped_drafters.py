@@ -80,7 +80,7 @@ def engine() -> Any:
 
 
 def test_they_draft_what_the_target_says(engine: Any) -> None:
-    """A tool call of a tool the training data has: each drafter gets 1.5 tokens a pass (random weights: 1.0), and changes nothing."""
+    """A call of a tool the training data has: each gets 1.5 tokens a pass (random weights: 1.0) and changes nothing."""
     session, renderer, stop = engine
     rollout = Rollout(
         id="r",
