@@ -148,7 +148,8 @@ def card(name: str) -> str:
         f"{SHARED['max_tokens']} tokens: {known['texts']} texts, {known['supervised_tokens']:,} supervised tokens, "
         f"SHA-256 {known['replies_sha256'][:16]}... |",
         "| split | by BFCL scenario: no scenario of the shipped rollouts (the demo's) is in the data |",
-        f"| budget | steps: {steps}; {known['batch']} texts a step; {known['blocks']:,} blocks, {known['positions']:,} "
+        f"| budget | steps: {steps}; {known['batch']} texts a step; learning rate "
+        f"{SHARED['learning_rate']}; {known['blocks']:,} blocks, {known['positions']:,} "
         f"predicted positions, {known['seconds'] / 60:.0f} min on one thread of a busy two-core Xeon |",
         f"| losses over | {SHARED['loss_tokens']} tokens a step: frequent ones, labels, and a sample of the rest "
         "(EAGLE-3: its draft vocabulary) |",
