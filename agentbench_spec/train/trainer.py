@@ -58,8 +58,8 @@ class Trainer:
         self.done = 0
         """Steps done."""
         self._orders: dict[int, list[int]] = {}
-        counts = token_counts(data.texts, step.vocab_size)
-        self._frequent = frequent_tokens(counts, config.loss_tokens or step.vocab_size)
+        if config.loss_tokens is not None:
+            self._frequent = frequent_tokens(token_counts(data.texts, step.vocab_size), config.loss_tokens)
         self._parameters: list[nn.Parameter] = []
         self._optimizer: torch.optim.AdamW | None = None
         self._entered: tuple[int, int] | None = None
