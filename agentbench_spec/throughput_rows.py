@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -74,6 +74,10 @@ class ThroughputRow:
         if self.backend == "sglang":
             return self.output_tokens / self.served_s if self.output_tokens and self.served_s else None
         return self.emitted / self.decode_s if self.emitted and self.decode_s else None
+
+
+CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswith("_s")) | {"windows"}
+"""Columns that differ between two runs of the same settings on our own engine; all others are reproducible."""
 
 
 def fill(row: ThroughputRow, done: Pass) -> None:

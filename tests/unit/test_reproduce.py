@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -180,6 +182,28 @@ def test_table4_serves_more_at_concurrency_4(presets: Path, tmp_path: Path) -> N
     assert read.loc[("dlite", "tau_raw", "concurrency 4")]["missing"] == "no checkpoint"
     again = call(*arguments)
     assert again.code == 0 and "reusing" in again.err
+
+
+def test_two_runs_differ_in_their_clocks_only(presets: Path, tmp_path: Path) -> None:
+    """Fails if anything but a clock depends on the hour, or the script that says so passes over a changed token."""
+    for name in ("table3", "table4"):
+        for folder in (tmp_path / "old", tmp_path / "new"):
+            assert call("reproduce", name, "--embedded", "--presets", presets, "--results", folder).code == 0
+    same = same_but_clocks(tmp_path / "old", tmp_path / "new")
+    assert same.returncode == 0 and "28 rows of 2 runs compared: 0 differences" in same.stdout
+    (turns,) = (tmp_path / "new").glob("runs/*/turns.jsonl")
+    first, *rest = turns.read_text("utf-8").splitlines()
+    row = json.loads(first)
+    row["output_ids"][0] += 1
+    turns.write_text("\n".join([json.dumps(row), *rest[:-1]]) + "\n", "utf-8")
+    other = same_but_clocks(tmp_path / "old", tmp_path / "new")
+    assert other.returncode == 1 and other.stdout.count("output_ids: ") == 1 and "only in the old run" in other.stdout
+
+
+def same_but_clocks(old: Path, new: Path) -> subprocess.CompletedProcess[str]:
+    """What the script says of two results folders."""
+    script = Path(__file__).parents[2] / "scripts" / "same_but_clocks.py"
+    return subprocess.run([sys.executable, script, old, new], capture_output=True, text=True, check=False)
 
 
 def test_tables_of_trained_variants_say_what_to_train() -> None:
