@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_spec.config import RunConfig
+from agentbench_spec.contention import note
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import settings_digest, write_json_atomic
@@ -71,10 +72,11 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
             tell(f"{preset.title}: {config.workload.name}")
             folder = measured_run(config, results, tell)
             runs.append(folder)
-        rows = [] if absent else read_run(folder)[1]
+        manifest, rows = ({}, []) if absent else read_run(folder)
+        doubts = [note(manifest["other_cores"])] if manifest.get("contended") else []
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
         title = f"{preset.title} (stand-in)" if standin else preset.title
-        columns.append(Column(title, rows, preset.paper_workload, standin, absent))
+        columns.append(Column(title, rows, preset.paper_workload, standin, absent, doubts))
     return columns, list(dict.fromkeys(runs))
 
 

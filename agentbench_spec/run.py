@@ -10,6 +10,7 @@ from typing import Any
 
 from agentbench_spec.card import Card, measure_card
 from agentbench_spec.config import RunConfig
+from agentbench_spec.contention import OtherWork, doubtful, note
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
@@ -121,9 +122,12 @@ def run(
     opened = RunWriter.resume if resume else RunWriter.create
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
-        _replay_all(writer, bench.replayer, source.rollouts, config)
-        notes = list(dict.fromkeys([*writer.manifest.get("notes", []), *bench.renderer.notes]))
-        writer.manifest["notes"] = notes
+        with OtherWork() as other:
+            _replay_all(writer, bench.replayer, source.rollouts, config)
+        contended = doubtful(other.cores, bench.target.info.device)
+        said = [*writer.manifest.get("notes", []), *bench.renderer.notes, *([note(other.cores)] if contended else [])]
+        notes = list(dict.fromkeys(said))
+        writer.manifest |= {"notes": notes, "other_cores": other.cores, "contended": contended}
         summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
     left_out = ["left out: " + line for line in source.facts["left_out"]]
     return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])

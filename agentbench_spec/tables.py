@@ -64,6 +64,8 @@ class Column:
     """True if generated rollouts stand in for the workload: nothing is compared with the paper then."""
     missing: str | None = None
     """Why the column was not run."""
+    notes: Sequence[str] = ()
+    """What to say below the table of how it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def _notes(columns: Sequence[Column], differences: Sequence[tuple[str, Differenc
     for column in columns:
         if column.missing:
             yield f"{column.title}: not run: {column.missing}"
-        yield from (f"{column.title}: {line}" for line in column_notes(column.rows))
+        yield from (f"{column.title}: {line}" for line in (*column.notes, *column_notes(column.rows)))
     yield from (f"{title}: {difference_line(found)}" for title, found in differences)
     tested = {title: found.interval.clusters for title, found in differences if found.p is not None and found.interval}
     for title, clusters in tested.items():

@@ -54,6 +54,10 @@ class ThroughputRow:
     busy_rows: float | None = None
     """Mean rows at work in a step."""
     decode_s: float | None = None
+    other_cores: float | None = None
+    """Cores that other work on the machine kept busy meanwhile."""
+    contended: bool = False
+    """True if that was more than the pass could spare: its seconds are doubtful."""
     prefill_s: float | None = None
     draft_ingest_s: float | None = None
     windows: list[tuple[int, float]] = field(default_factory=list)
@@ -76,7 +80,11 @@ class ThroughputRow:
         return self.emitted / self.decode_s if self.emitted and self.decode_s else None
 
 
-CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswith("_s")) | {"windows"}
+CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswith("_s")) | {
+    "windows",
+    "other_cores",
+    "contended",
+}
 """Columns that differ between two runs of the same settings on our own engine; all others are reproducible."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentbench_spec.card import measure_card
 from agentbench_spec.config import RunConfig
+from agentbench_spec.contention import OtherWork, doubtful
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
@@ -78,7 +79,10 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
         bench.warm_up(drafter, row.concurrency)
         chunk_tokens = bench.setup.config.replay.chunk_tokens
         server = Server(bench.target, drafter, bench.setup.limits, rows=row.concurrency, chunk_tokens=chunk_tokens)
-        fill(row, server.serve(bench.conversations[:requests]))
+        with OtherWork() as other:
+            done = server.serve(bench.conversations[:requests])
+        row.other_cores, row.contended = other.cores, doubtful(other.cores, bench.target.info.device)
+        fill(row, done)
     except ConfigError:
         raise
     except Exception as error:

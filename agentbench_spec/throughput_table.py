@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from agentbench_spec.contention import note
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.metrics import BASELINE, Mean, pooled_and_macro
 from agentbench_spec.paper import published, verdict
@@ -150,6 +151,8 @@ def _notes(rows: Sequence[ThroughputRow]) -> Iterator[str]:
             yield f"{where}: failed: {row.error}"
         for reason, count in row.left_out.items():
             yield f"{where}: {count} turns left out: {reason}"
+        if row.contended:
+            yield f"{where}: {note(row.other_cores)}"
         if row.degenerate_turns:
             yield f"{where}: {row.degenerate_turns} of {row.turns} turns are repetition loops, and counted"
         if first is not None and row is not first and row.status == "ok":

@@ -138,6 +138,20 @@ def test_what_changed_under_the_same_settings_is_refused(
     assert done.code == 2 and reason in done.error
 
 
+def test_a_run_on_a_busy_machine_says_so_below_the_table(results: Path, presets: Path, tmp_path: Path) -> None:
+    """Fails if a reader of the table cannot know that other processes had the cores."""
+    kept = shutil.copytree(results, tmp_path / "results")
+    (manifest,) = kept.glob("runs/*/manifest.json")
+    tree = json.loads(manifest.read_text("utf-8"))
+    assert tree["other_cores"] is None or tree["other_cores"] >= 0
+    for contended, times in ((False, 0), (True, 1)):
+        manifest.write_text(json.dumps(tree | {"other_cores": 1.6, "contended": contended}), "utf-8")
+        done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", kept, "-o", tmp_path)
+        assert done.code == 0
+        text = (tmp_path / "table3.md").read_text("utf-8")
+        assert text.count("BFCL-v3: other work took 1.6 cores of the machine") == times
+
+
 def test_a_killed_run_is_continued(results: Path, presets: Path, tmp_path: Path) -> None:
     """Fails if a table starts a half-finished run anew or refuses it."""
     kept = shutil.copytree(results, tmp_path / "results")

@@ -416,7 +416,8 @@ def test_a_bad_line_stops_a_strict_run_and_is_listed_by_a_lenient_one(tiny: Path
     assert [line.split(": ")[0] for line in passed_over] == [f"{file}:{number}" for number in (2, 3, 4)]
     assert "messages: is missing" in passed_over[1] and "nothing to decode" in passed_over[2]
     assert all(line in lenient.err for line in passed_over)
-    assert lenient.last["notes"] == [f"left out: {line}" for line in passed_over]
+    said = [note for note in lenient.last["notes"] if note.startswith("left out: ")]
+    assert said == [f"left out: {line}" for line in passed_over]
 
 
 def test_lenient_is_refused_where_it_means_nothing(tiny: Path, tmp_path: Path) -> None:

@@ -135,3 +135,13 @@ def test_rows_survive_their_file(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"k": 7', '"k": "7"', 1))
     with pytest.raises(ConfigError, match=r"throughput\.jsonl:1: field 'k'"):
         read_rows(tmp_path)
+
+
+def test_a_pass_on_a_busy_machine_is_named() -> None:
+    """Fails if a baseline that other processes slowed down makes speed-ups that nobody is warned of."""
+    slowed = a_pass("none", 64, 9.0, 200, other_cores=1.84, contended=True)
+    notes = table([a_pass("none", 1, 20.0, 200), a_pass("dlite", 1, 5.0, 40, other_cores=0.1), slowed]).notes
+    assert [note for note in notes if "doubtful" in note] == [
+        "none at concurrency 64: other work took 1.8 cores of the machine meanwhile: its seconds and speed-ups are "
+        "doubtful"
+    ]
