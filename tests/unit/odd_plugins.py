@@ -171,6 +171,13 @@ def only_empty() -> Listed:
     return Listed(Rollout(id="nothing", workload="listed", messages=(Message(role="user", content="Hello?"),)))
 
 
+def counts_tokens(tokenizer: str | None = None) -> Listed:
+    """Counts the tokens of whatever target it is made for."""
+    if tokenizer is None:
+        raise ConfigError("tokenizer: whose tokens?")
+    return Listed(session("a", 1, labels={"counted_with": tokenizer}))
+
+
 def twice() -> Listed:
     return Listed(session("a"), session("a"))
 
