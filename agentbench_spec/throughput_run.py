@@ -10,12 +10,14 @@ from typing import Any
 from agentbench_spec.card import measure_card
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, caught
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.presets import ThroughputPreset
 from agentbench_spec.provenance import make_manifest, write_json_atomic
 from agentbench_spec.render import Renderer
+from agentbench_spec.replay import rehearsal_tokens
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.rows import describe
 from agentbench_spec.runfolder import MANIFEST, now, read_manifest
 from agentbench_spec.setup import Setup, Tell, drafter_makers
 from agentbench_spec.source import Source, read_source
@@ -72,19 +74,17 @@ def _begin(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
-    """Fill `row` by a pass; a drafter that fails leaves its error there, and the others go on."""
+    """Fill `row` by a pass; a drafter that fails, or would end the process, leaves its error there: others go on."""
     try:
         drafter = bench.opened(row.drafter, row.concurrency)
         bench.warm_up(drafter, row.concurrency)
         chunk_tokens = bench.setup.config.replay.chunk_tokens
         server = Server(bench.target, drafter, bench.setup.limits, rows=row.concurrency, chunk_tokens=chunk_tokens)
         fill(row, server.serve(bench.conversations[:requests]))
-    except ConfigError:
-        raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if row.drafter == BASELINE:
             raise
-        row.status, row.error = "error", f"{type(error).__name__}: {error}"
+        row.status, row.error = "error", describe(caught(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,15 @@ class _Bench:
         )
 
     def warm_up(self, drafter: Drafter, rows: int) -> None:
-        """One short batch over the starts of prompts: first calls compile, allocate and page in."""
+        """One short batch over the starts of prompts: first calls compile, allocate and page in.
+
+        Nothing stops a turn early: one that ended on its first token would leave the drafter cold.
+        """
         starts = [
             [Request(own[0].rollout, 0, own[0].prompt[:_WARM_UP_TOKENS])] for own in self.conversations[:rows] if own
         ]
         limits = self.setup.limits
-        few = replace(limits, max_new_tokens=min(limits.max_new_tokens, 2 * (limits.k + 1)))
+        few = replace(limits, max_new_tokens=rehearsal_tokens(limits), stop_ids=frozenset())
         Server(self.target, drafter, few, rows=rows).serve(starts)
 
 

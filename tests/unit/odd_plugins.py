@@ -121,6 +121,22 @@ class QuitsAtOnce(Repeat):
         sys.exit(0)
 
 
+class Counting(Repeat):
+    """Counts how often it was asked for guesses."""
+
+    asked = 0
+
+    def before(self) -> None:
+        Counting.asked += 1
+
+
+class MisfitForTwo(Repeat):
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        if rows > 1:
+            raise ConfigError("two rows are too many")
+        super().open(target, rows=rows, capacity=capacity)
+
+
 class NoOpening(Repeat):
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         raise RuntimeError("no room [at all]")
@@ -132,6 +148,14 @@ def quits() -> SequenceDrafter:
 
 def quits_at_once() -> SequenceDrafter:
     return QuitsAtOnce("quits_at_once")
+
+
+def counting() -> SequenceDrafter:
+    return Counting("counting")
+
+
+def misfit_for_two() -> SequenceDrafter:
+    return MisfitForTwo("misfit_for_two")
 
 
 def no_opening() -> SequenceDrafter:

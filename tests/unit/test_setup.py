@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import odd_plugins
@@ -70,3 +72,24 @@ def test_a_drafter_that_does_not_fit_is_refused_before_a_pass(tiny: Path, rollou
     with pytest.raises(ConfigError, match="another hidden size"):
         run_throughput(config, ThroughputPreset(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["quits", "quits_at_once", "misfit_for_two"])
+def test_a_drafter_that_fails_costs_its_own_passes_only(tiny: Path, rollouts: Path, tmp_path: Path, name: str) -> None:
+    """Fails if a plugin's sys.exit(0), or its refusal of more rows, ends the passes of all others too."""
+    config = settings(tiny, rollouts, drafters=(f"odd_plugins:{name}", "odd_plugins:repeat"), fast=False)
+    rows = run_throughput(config, ThroughputPreset(concurrency=(2,)), tmp_path / "run")
+    assert [row.status for row in rows] == ["ok", "error", "ok"]
+    why = "two rows are too many" if name == "misfit_for_two" else "it called sys.exit(0) (at odd_plugins.py:"
+    assert why in str(rows[1].error)
+
+
+def test_a_pass_is_warmed_up_even_where_the_first_token_ends_a_turn(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if the warm-up heeds stop tokens: the start of a prompt may be answered by one, and nothing was decoded."""
+    model = shutil.copytree(tiny, tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(300))}), "utf-8")
+    odd_plugins.Counting.asked = 0
+    config = settings(model, rollouts, drafters=("odd_plugins:counting",), fast=False)
+    rows = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    assert [row.emitted for row in rows] == [0, 0], "every token ends a turn"
+    assert odd_plugins.Counting.asked > 0
