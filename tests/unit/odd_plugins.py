@@ -130,6 +130,15 @@ class Counting(Repeat):
         Counting.asked += 1
 
 
+class Hoarder(Repeat):
+    """Says that it keeps more than any machine has."""
+
+    kept_bytes = 10**15
+
+    def state_bytes(self, row: int) -> int:
+        return self.kept_bytes
+
+
 class MisfitForTwo(Repeat):
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         if rows > 1:
@@ -152,6 +161,10 @@ def quits_at_once() -> SequenceDrafter:
 
 def counting() -> SequenceDrafter:
     return Counting("counting")
+
+
+def hoarder() -> SequenceDrafter:
+    return Hoarder("hoarder")
 
 
 def misfit_for_two() -> SequenceDrafter:
