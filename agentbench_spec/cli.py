@@ -205,8 +205,7 @@ def run(
     _mind_the_hub(settings.target.source, *_checkpoints(settings.drafters), settings.workload.options.get("tokenizer"))
     from agentbench_spec.run import run as run_rollouts  # loads the hub's libraries
 
-    unnamed = settings.backend == "sglang" and "source" not in settings.target.model_fields_set
-    folder = out or _new_folder("sglang" if unnamed else settings.target.source, settings.workload.name)
+    folder = out or _new_folder(settings.named_target or "sglang", settings.workload.name)
     done: Outcome | ServedRun
     with _resumable(folder):
         if settings.backend == "sglang":

@@ -186,6 +186,12 @@ class RunConfig(_Section):
     """engine: our own loop; sglang: SGLang servers, as a client sees them."""
     sglang: SGLangConfig = SGLangConfig()
 
+    @property
+    def named_target(self) -> str | None:
+        """The target's source; None where none was given and the servers name theirs."""
+        given = self.backend == "engine" or "source" in self.target.model_fields_set
+        return self.target.source if given else None
+
 
 def load_config(
     file: Path | None = None,

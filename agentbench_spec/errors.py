@@ -42,6 +42,11 @@ def cause_of(error: BaseException) -> str:
     return f"{what} (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else what
 
 
+def caught(error: Exception | SystemExit) -> Exception:
+    """What a plugin raised; its sys.exit becomes a ContractError, for it may end nothing but its own part."""
+    return ContractError(cause_of(error)) if isinstance(error, SystemExit) else error
+
+
 class DataWarning(UserWarning):
     """The data can be used, but a reader of the results must know something about it."""
 

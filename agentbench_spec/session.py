@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError, ContractError, MeasurementError, cause_of
+from agentbench_spec.errors import ConfigError, MeasurementError, caught
 from agentbench_spec.loop import Limits, Turn, decode, span_of
 from agentbench_spec.render import common_prefix
 from agentbench_spec.sampling import RowSampler
@@ -65,7 +65,7 @@ class Session:
 
     def drop(self, name: str, why: Exception | SystemExit) -> None:
         """Take a drafter out for the rest of this session."""
-        self.failed[name] = ContractError(cause_of(why)) if isinstance(why, SystemExit) else why
+        self.failed[name] = caught(why)
         del self._drafters[name]
 
     @torch.inference_mode()

@@ -71,7 +71,7 @@ def read_source(
 def configured_workload(config: RunConfig) -> Workload:
     """The workload of the settings, made for their target. Raises what opening raises."""
     given = config.workload
-    return open_workload(given.name, given.options, lenient=given.lenient, target=config.target.source)
+    return open_workload(given.name, given.options, lenient=given.lenient, target=config.named_target)
 
 
 def _row_name(given: str, workload: Workload) -> str:

@@ -170,7 +170,7 @@ def _likeliest(logits: Tensor) -> int:
 
 
 def row_bytes(config: Any, dtype: torch.dtype, capacity: int, k: int) -> int:
-    """Bytes one engine row needs: its KV over `capacity` tokens, and its logits in a round of k drafts."""
+    """Bytes a row of the target needs: its KV over `capacity` tokens, and its logits in a round of k drafts."""
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -178,8 +178,13 @@ def row_bytes(config: Any, dtype: torch.dtype, capacity: int, k: int) -> int:
     return int((per_token * capacity + (k + 1) * config.vocab_size) * dtype.itemsize)
 
 
-def rows_that_fit(wanted: Sequence[int], bytes_per_row: int, free_bytes: int | None) -> tuple[list[int], list[str]]:
-    """The concurrencies whose rows fit into free memory, and a line for each that does not. None: memory unknown."""
+def rows_that_fit(
+    wanted: Sequence[int], bytes_per_row: int, free_bytes: int | None, who: str = ""
+) -> tuple[list[int], list[str]]:
+    """The concurrencies whose rows fit into free memory, and a line for each that does not.
+
+    free_bytes: None where the memory is unknown; who: what begins the lines, where they are about one drafter.
+    """
     fit, notes = [], []
     for rows in wanted:
         need = rows * bytes_per_row
@@ -187,8 +192,9 @@ def rows_that_fit(wanted: Sequence[int], bytes_per_row: int, free_bytes: int | N
             fit.append(rows)
         else:
             notes.append(
-                f"concurrency {rows} was not run: {rows} rows x {bytes_per_row / 1e6:,.0f} MB = {need / 1e9:.1f} GB, "
-                f"and {free_bytes / 1e9:.1f} GB are free; use a smaller target.capacity_tokens or decode.max_new_tokens"
+                f"{who}concurrency {rows} was not run: {rows} rows x {bytes_per_row / 1e6:,.0f} MB = "
+                f"{need / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are free; "
+                "use a smaller target.capacity_tokens or decode.max_new_tokens"
             )
     return fit, notes
 

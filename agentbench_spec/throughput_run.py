@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,16 @@ from agentbench_spec.card import measure_card
 from agentbench_spec.config import RunConfig
 from agentbench_spec.contention import OtherWork, doubtful
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, caught
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.presets import ThroughputPreset
 from agentbench_spec.provenance import make_manifest, write_json_atomic
 from agentbench_spec.render import Renderer
+from agentbench_spec.replay import rehearsal_tokens
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.rows import describe
 from agentbench_spec.runfolder import MANIFEST, now, read_manifest
+from agentbench_spec.session import Session
 from agentbench_spec.setup import Setup, Tell, drafter_makers
 from agentbench_spec.source import Source, read_source
 from agentbench_spec.target import Target
@@ -44,15 +47,17 @@ def run_throughput(
         raise ConfigError("throughput is measured greedily, in mode generate, over recorded history: set them so")
     source = read_source(config, limit=plan.requests(max(plan.concurrency)), tell=tell)
     bench = _Bench.open(config, plan, source, tell)
-    versions = bench.try_drafters()
-    model = {**bench.setup.loaded.provenance, "drafters": versions}
+    tried = bench.try_drafters()
+    for note in bench.notes:
+        tell(note)
+    model = {**bench.setup.loaded.provenance, "drafters": {name: each.version for name, each in tried.items()}}
     manifest = make_manifest(settings=settings_of(config, plan), model=model, data=source.facts)
     card = measure_card(bench.target).as_dict()
     _begin(folder, {"schema": 1, **manifest, "card": card, "kernels": bench.setup.kernels, "notes": bench.notes})
     done = by_pass(read_rows(folder))
     for concurrency in bench.concurrency:
-        for drafter in bench.makers:
-            if (drafter, concurrency) not in done:
+        for drafter, each in tried.items():
+            if concurrency in each.concurrency and (drafter, concurrency) not in done:
                 row = bench.blank(drafter, concurrency)
                 tell(f"{row.workload}: {drafter} at concurrency {concurrency}")
                 _measure(bench, row, plan.requests(concurrency))
@@ -69,11 +74,12 @@ def _begin(folder: Path, manifest: dict[str, Any]) -> None:
         return
     if read_manifest(folder).get("settings_digest") != manifest["settings_digest"]:
         raise ConfigError(f"{folder} was made with other settings, data or model; choose another folder")
+    write_json_atomic(folder / MANIFEST, {**read_manifest(folder), "notes": manifest["notes"]})
     drop_torn_line(folder)
 
 
 def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
-    """Fill `row` by a pass; a drafter that fails leaves its error there, and the others go on."""
+    """Fill `row` by a pass; a drafter that fails, or would end the process, leaves its error there: others go on."""
     try:
         drafter = bench.opened(row.drafter, row.concurrency)
         bench.warm_up(drafter, row.concurrency)
@@ -83,12 +89,19 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
             done = server.serve(bench.conversations[:requests])
         row.other_cores, row.contended = other.cores, doubtful(other.cores, bench.target.info.device)
         fill(row, done)
-    except ConfigError:
-        raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if row.drafter == BASELINE:
             raise
-        row.status, row.error = "error", f"{type(error).__name__}: {error}"
+        row.status, row.error = "error", describe(caught(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What opening a drafter once has told."""
+
+    version: str
+    concurrency: list[int]
+    """Those whose rows fit into memory, the drafter's own state included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +114,51 @@ class _Bench:
     workload: str
     conversations: list[list[Request]]
     concurrency: list[int]
+    row_bytes: int
+    """Memory of a row, without what a drafter keeps for it."""
+    free_bytes: int | None
+    """Memory that was free before the first row; None: not known."""
     notes: list[str]
-    """Concurrencies that do not fit into memory."""
+    """What is not run, and why: rollouts that do not render, rows that do not fit into memory."""
 
     @classmethod
     def open(cls, config: RunConfig, plan: ThroughputPreset, source: Source, tell: Tell) -> _Bench:
         makers = drafter_makers(config)
         setup = Setup.load(config, tell)
-        work = [list(_requests(setup.renderer, rollout, config.replay.max_turns)) for rollout in source.rollouts]
+        work, left_out = _work(setup.renderer, source.rollouts, config.replay.max_turns)
         longest = max((len(r.prompt) for own in work for r in own), default=0)
         capacity = min(setup.capacity, longest + setup.limits.max_new_tokens)
         model, k = setup.loaded.model, setup.limits.k
         per_row = row_bytes(model.config, model.dtype, capacity + k + 1, k)
-        fit, notes = rows_that_fit(sorted(plan.concurrency), per_row, free_memory_bytes(model.device))
-        for note in notes:
-            tell(note)
+        free = free_memory_bytes(model.device)
+        fit, too_many = rows_that_fit(sorted(plan.concurrency), per_row, free)
         if not fit:
-            raise ConfigError(notes[0] if notes else "concurrency: name at least one")
-        return cls(setup, setup.engine(capacity, fit[-1]), makers, source.name, work, fit, notes)
+            raise ConfigError(too_many[0] if too_many else "concurrency: name at least one")
+        target = setup.engine(capacity, fit[-1])
+        return cls(setup, target, makers, source.name, work, fit, per_row, free, [*left_out, *too_many])
 
-    def try_drafters(self) -> dict[str, str]:
-        """Open each drafter once, so that one that does not fit is refused before anything long; their versions."""
-        return {name: self.opened(name, 1).spec.version for name in self.makers}
+    def try_drafters(self) -> dict[str, _Tried]:
+        """Open each drafter once, so that one that does not fit is refused before anything long."""
+        tried = {}
+        for name in self.makers:
+            drafter = self.opened(name, 1)
+            need = self.row_bytes + self._state_bytes(drafter)
+            fit, too_many = rows_that_fit(self.concurrency, need, self.free_bytes, f"{name} at ")
+            self.notes.extend(too_many)
+            tried[name] = _Tried(drafter.spec.version, fit)
+        return tried
+
+    def _state_bytes(self, drafter: Drafter) -> int:
+        """Bytes that `drafter` keeps for a full row, by what it keeps of the start of a prompt; 0 if it fails there."""
+        start = next(own[0].prompt[:_WARM_UP_TOKENS] for own in self.conversations if own)
+        session = Session(self.target, {"": drafter})
+        try:
+            session.prefill(start, lambda logits: int(logits.argmax()))
+            held = 0 if session.failed else drafter.state_bytes(0)
+        except (Exception, SystemExit):  # its passes will tell
+            held = 0
+        session.reset()
+        return held * self.target.capacity // len(start)
 
     def opened(self, name: str, rows: int) -> Drafter:
         """The drafter, loaded anew, for so many rows."""
@@ -140,15 +176,34 @@ class _Bench:
         )
 
     def warm_up(self, drafter: Drafter, rows: int) -> None:
-        """One short batch over the starts of prompts: first calls compile, allocate and page in."""
+        """One short batch over the starts of prompts: first calls compile, allocate and page in.
+
+        Nothing stops a turn early: one that ended on its first token would leave the drafter cold.
+        """
         starts = [
             [Request(own[0].rollout, 0, own[0].prompt[:_WARM_UP_TOKENS])] for own in self.conversations[:rows] if own
         ]
         limits = self.setup.limits
-        few = replace(limits, max_new_tokens=min(limits.max_new_tokens, 2 * (limits.k + 1)))
+        few = replace(limits, max_new_tokens=rehearsal_tokens(limits), stop_ids=frozenset())
         Server(self.target, drafter, few, rows=rows).serve(starts)
 
 
-def _requests(renderer: Renderer, rollout: Rollout, max_turns: int | None) -> Iterator[Request]:
-    for turn, message in enumerate(rollout.decode_points()[:max_turns]):
-        yield Request(rollout.id, turn, renderer.prompt(rollout, message))
+def _work(
+    renderer: Renderer, rollouts: Sequence[Rollout], max_turns: int | None
+) -> tuple[list[list[Request]], list[str]]:
+    """Each rollout's turns as token ids, and a line about those that do not render: they end there, as in a run.
+
+    Raises ConfigError if there is not one turn.
+    """
+    work: list[list[Request]] = []
+    bad: list[Exception] = []
+    for rollout in rollouts:
+        work.append([])
+        try:
+            for turn, message in enumerate(rollout.decode_points()[:max_turns]):
+                work[-1].append(Request(rollout.id, turn, renderer.prompt(rollout, message)))
+        except Exception as error:
+            bad.append(error)
+    if not any(work):
+        raise ConfigError(f"none of the {len(rollouts)} rollouts has a turn to serve{f': {bad[-1]}' if bad else ''}")
+    return work, [f"{len(bad)} rollouts end before a turn that does not render, such as: {bad[0]}"] if bad else []

@@ -36,7 +36,6 @@ from agentbench_spec.render import Renderer, stop_ids
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.runfolder import MANIFEST, ROLLOUTS, RunWriter, read_manifest, read_run
 from agentbench_spec.sampling import Sampling
-from agentbench_spec.source import file_name
 
 _BUSY_CLIENT = 0.7
 """Share of a core from which on the client's one interpreter may hold up answers."""
@@ -116,6 +115,7 @@ def read_part(folder: Path) -> PartResult:
 
 def measure_part(
     config: RunConfig,
+    workload: str,
     rollouts: Sequence[Rollout],
     servers: Sequence[Server],
     connect: Connect,
@@ -124,7 +124,7 @@ def measure_part(
     manifest: Mapping[str, Any],
     baseline: PartResult | None = None,
 ) -> PartResult:
-    """Measure what is missing of one drafter's part, and read it all back.
+    """Measure what is missing of one drafter's part, and read it all back; workload: its name in the rows.
 
     Raises ConfigError for what is refused beforehand, MeasurementError if the servers died or the numbers are void.
     """
@@ -132,7 +132,7 @@ def measure_part(
         refuse_server(server, config, rollouts, draft)
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(server.base_url)) for server in servers]
-        replayers = open_replayers(config, servers, clients)
+        replayers = open_replayers(config, workload, servers, clients)
         if draft is not None and draft.get("max_position_embeddings") and replayers[0].renderer is not None:
             text = longest_text(rollouts, replayers[0].renderer, config.replay.max_turns, config.decode.max_new_tokens)
             refuse_draft_limit(servers[0], draft, text)
@@ -166,13 +166,15 @@ def _writer(
     return RunWriter.resume(folder, own) if (folder / MANIFEST).is_file() else RunWriter.create(folder, own)
 
 
-def open_replayers(config: RunConfig, servers: Sequence[Server], clients: Sequence[Client]) -> list[ServedReplayer]:
+def open_replayers(
+    config: RunConfig, workload: str, servers: Sequence[Server], clients: Sequence[Client]
+) -> list[ServedReplayer]:
     """One replayer a server, all with one renderer and the same conditions."""
     renderer, stop = _renderer(config, servers[0])
     decode, replay = config.decode, config.replay
     sampling = Sampling(decode.temperature, decode.top_k, decode.top_p)
     served = Served(
-        workload=file_name(config.workload.name),
+        workload=workload,
         target=_target_name(config, servers[0]),
         sampling=sampling,
         history_mode=replay.history,
@@ -190,18 +192,15 @@ def open_replayers(config: RunConfig, servers: Sequence[Server], clients: Sequen
 
 
 def _target_name(config: RunConfig, server: Server) -> str:
-    if "source" in config.target.model_fields_set:
-        return config.target.source
-    return str(server.info.get("served_model_name") or server.info.get("model_path") or "default")
+    said = server.info.get("served_model_name") or server.info.get("model_path") or "default"
+    return config.named_target or str(said)
 
 
 def _renderer(config: RunConfig, server: Server) -> tuple[Renderer | None, tuple[int, ...]]:
     """The target's own template and tokenizer, and the ids that end a turn; none for the chat route."""
     if config.sglang.client == "chat":
         return None, ()
-    source = config.target.source
-    if "source" not in config.target.model_fields_set:
-        source = str(server.info.get("tokenizer_path") or server.info.get("model_path") or "")
+    source = config.named_target or str(server.info.get("tokenizer_path") or server.info.get("model_path") or "")
     if not source:
         raise ConfigError(f"{server.base_url} does not name its model; give it as --target, for its tokenizer")
     tokenizer = load_tokenizer(source, revision=config.target.revision)

@@ -26,10 +26,9 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.provenance import make_manifest, write_json_atomic
-from agentbench_spec.rollout import Rollout
 from agentbench_spec.run import Finished, Tell
 from agentbench_spec.runfolder import RunWriter, read_run, refuse_early
-from agentbench_spec.source import data_facts, load_rollouts, open_workload
+from agentbench_spec.source import Source, read_source
 from agentbench_spec.summary import Summary
 
 SERVING = "serving.json"
@@ -74,7 +73,7 @@ class Job:
     """What is replayed, and the manifest of whoever replays it."""
 
     config: RunConfig
-    rollouts: Sequence[Rollout]
+    source: Source
     manifest: Mapping[str, Any]
 
 
@@ -105,7 +104,7 @@ def run_served(
         for stage in stages(config, folder, access.connector(config, key)):
             tell(f"{stage.name}: measuring")
             where = part_folder(folder, stage.name)
-            if part.is_finished(where, job.rollouts):
+            if part.is_finished(where, job.source.rollouts):
                 results[stage.name] = part.read_part(where)
                 continue
             with stage.servers as servers:
@@ -119,20 +118,16 @@ def prepare(
     config: RunConfig, *, argv: Sequence[str] | None = None, key: str | None = None, tell: Tell = lambda line: None
 ) -> Job:
     """Load the rollouts and describe the measurement, the API key left out of it."""
-    workload = open_workload(config.workload.name, config.workload.options, lenient=config.workload.lenient)
-    rollouts = load_rollouts(workload, limit=config.workload.limit, seed=config.measure.seed)
-    data = data_facts(workload, rollouts)
-    for left_out in data["left_out"]:
-        tell(f"left out: {left_out}")
+    source = read_source(config, tell=tell)
     settings, reach = settings_of(config)
     manifest = make_manifest(
         settings=settings,
         model={"target": settings["target"].get("source")},
-        data=data,
+        data=source.facts,
         argv=access.hide_key(sys.argv if argv is None else argv, key),
         packages=("httpx",),
     )
-    return Job(config, rollouts, {**manifest, "reach": reach})
+    return Job(config, source, {**manifest, "reach": reach})
 
 
 def measure(
@@ -147,7 +142,10 @@ def measure(
     if baseline is not None:
         refuse_unequal(baseline.resolved, servers[0].resolved(), name)
     drafts = draft_config(servers[0], job.config.sglang.draft_config)
-    return part.measure_part(job.config, job.rollouts, servers, connect, drafts, folder, job.manifest, baseline)
+    name_in_rows, rollouts = job.source.name, job.source.rollouts
+    return part.measure_part(
+        job.config, name_in_rows, rollouts, servers, connect, drafts, folder, job.manifest, baseline
+    )
 
 
 def join(
@@ -184,7 +182,7 @@ def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     settings = config.model_dump(mode="json")
     reach = {name: settings["sglang"].pop(name) for name in sorted(_TRANSPORT)}
-    if "source" not in config.target.model_fields_set:
+    if config.named_target is None:
         del settings["target"]["source"]
     if "drafters" not in config.model_fields_set:
         del settings["drafters"]

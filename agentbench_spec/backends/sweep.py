@@ -83,7 +83,7 @@ def _refuse_early(wanted: Sequence[Stage], largest: Job) -> None:
             with stage.servers as servers:
                 for server in servers:
                     draft = draft_config(server, largest.config.sglang.draft_config)
-                    refuse_server(server, largest.config, largest.rollouts, draft)
+                    refuse_server(server, largest.config, largest.source.rollouts, draft)
 
 
 def at(config: RunConfig, plan: ThroughputPreset, concurrency: int, servers: int) -> RunConfig:
@@ -162,7 +162,7 @@ class _Cells:
         where, job = self.where(name, concurrency), self.jobs[concurrency]
         if where.exists():  # a throughput has no meaning across a restart
             shutil.rmtree(where)
-        self.tell(f"{name} at concurrency {concurrency}: {len(job.rollouts)} rollouts")
+        self.tell(f"{name} at concurrency {concurrency}: {len(job.source.rollouts)} rollouts")
         baseline = None if name == BASELINE else part.read_part(self.where(BASELINE, concurrency))
         measure(job, name, servers, access.connector(job.config, self.key), where, baseline)
 

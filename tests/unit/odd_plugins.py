@@ -121,6 +121,31 @@ class QuitsAtOnce(Repeat):
         sys.exit(0)
 
 
+class Counting(Repeat):
+    """Counts how often it was asked for guesses."""
+
+    asked = 0
+
+    def before(self) -> None:
+        Counting.asked += 1
+
+
+class Hoarder(Repeat):
+    """Says that it keeps more than any machine has."""
+
+    kept_bytes = 10**15
+
+    def state_bytes(self, row: int) -> int:
+        return self.kept_bytes
+
+
+class MisfitForTwo(Repeat):
+    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
+        if rows > 1:
+            raise ConfigError("two rows are too many")
+        super().open(target, rows=rows, capacity=capacity)
+
+
 class NoOpening(Repeat):
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         raise RuntimeError("no room [at all]")
@@ -132,6 +157,18 @@ def quits() -> SequenceDrafter:
 
 def quits_at_once() -> SequenceDrafter:
     return QuitsAtOnce("quits_at_once")
+
+
+def counting() -> SequenceDrafter:
+    return Counting("counting")
+
+
+def hoarder() -> SequenceDrafter:
+    return Hoarder("hoarder")
+
+
+def misfit_for_two() -> SequenceDrafter:
+    return MisfitForTwo("misfit_for_two")
 
 
 def no_opening() -> SequenceDrafter:
@@ -169,6 +206,13 @@ def with_empty() -> Listed:
 
 def only_empty() -> Listed:
     return Listed(Rollout(id="nothing", workload="listed", messages=(Message(role="user", content="Hello?"),)))
+
+
+def counts_tokens(tokenizer: str | None = None) -> Listed:
+    """Counts the tokens of whatever target it is made for."""
+    if tokenizer is None:
+        raise ConfigError("tokenizer: whose tokens?")
+    return Listed(session("a", 1, labels={"counted_with": tokenizer}))
 
 
 def twice() -> Listed:

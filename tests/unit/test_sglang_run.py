@@ -12,6 +12,7 @@ from localmodel import save_rollouts, session
 from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
 
 from agentbench_spec.backends.sglang import run_served
+from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.invariants import check_row
 
@@ -201,6 +202,19 @@ def test_oversized_turn_is_a_row(model: Path, tmp_path: Path) -> None:
         done = served(settings(model, mixed, plain.base_url), tmp_path / "run")
         assert plain.requests == []
     assert {row.status for row in done.rows} == {"oversized"}
+
+
+def test_a_workload_counts_the_tokens_of_the_target_that_was_named(model: Path, tmp_path: Path) -> None:
+    """Fails if a served run alone makes its workload without the target, or for a default that nobody serves."""
+    counting = Path("odd_plugins:counts_tokens")
+    with FakeServer() as server:
+        done = served(settings(model, counting, server.base_url), tmp_path / "run")
+        assert [row.labels["counted_with"] for row in done.rows] == [str(model)]
+        unnamed = load_config(
+            flags={"backend": "sglang", "workload.name": str(counting), "sglang.base_urls": [server.base_url]}
+        )
+        with pytest.raises(ConfigError, match="whose tokens"):
+            served(unnamed, tmp_path / "unnamed")
 
 
 def test_near_tie_is_told_apart(model: Path, rollouts: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from localmodel import save_model
+from servedkit import FakeServer, served, settings
 
 from agentbench_spec.config import load_config
 from agentbench_spec.run import run
@@ -26,3 +27,12 @@ def test_a_run_of_a_standin_is_named_so_in_every_row(tmp_path: Path) -> None:
     for row in done.rows:
         assert row.workload == "mt_bench-standin" and row.rollout.startswith("mt_bench-standin-")
         assert row.labels["standin"] == "True"
+
+
+def test_a_served_run_of_a_standin_is_named_so_too(tmp_path: Path) -> None:
+    """Fails if servers' rows take the workload's name from the settings: the stand-in passed for the real one."""
+    more = {"workload__options": {"offline_standin": True}, "workload__limit": 1}
+    with FakeServer() as server:
+        config = settings(save_model(tmp_path / "model"), Path("mt_bench"), server.base_url, **more)
+        rows = served(config, tmp_path / "run").rows
+    assert rows and {row.workload for row in rows} == {"mt_bench-standin"}
