@@ -257,12 +257,15 @@ def _periodic_tail(tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]], peri
 
 def warnings(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> list[str]:
     """Reasons to distrust the figures: every turn at the length cap, or drafters averaged over different turns."""
-    found, covered = [], {}
+    capped: dict[str, list[str]] = {}
+    covered = {}
     for drafter, own in by_drafter(rows).items():
         ended = [row.stop_reason for row in counted(own, include_degenerate=True)]
         if len(ended) > 1 and set(ended) == {"length"}:
-            found.append(f"{drafter}: all {len(ended)} turns hit the length cap; replies were cut, or the model loops")
+            text = f"all {len(ended)} turns hit the length cap; replies were cut, or the model loops"
+            capped.setdefault(text, []).append(drafter)
         covered[drafter] = frozenset(turn_of(row) for row in counted(own, include_degenerate=include_degenerate))
+    found = [f"{', '.join(drafters)}: {text}" for text, drafters in capped.items()]
     if len(set(covered.values())) > 1:
         sizes = ", ".join(f"{drafter} {len(turns)}" for drafter, turns in covered.items())
         found.append(f"drafters are averaged over different turns ({sizes}); only speed-ups are paired")

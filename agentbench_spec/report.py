@@ -34,6 +34,7 @@ from agentbench_spec.report_grids import (
 )
 from agentbench_spec.runfolder import read_run
 from agentbench_spec.summary import Summary, notes, summarise
+from agentbench_spec.throughput_rows import ROWS as PASSES
 
 Fact = tuple[str, str]
 """A name and its value, both as printed."""
@@ -137,6 +138,8 @@ def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[TurnRow]]:
     manifest, rows = read_run(folder, lenient=True)
+    if not rows and (folder / PASSES).is_file():
+        raise ConfigError(f"{folder} holds the passes of a throughput table, whose page `reproduce table4` writes")
     if not rows:
         raise ConfigError(f"{folder} holds no rows yet; resume the run (agentbench-spec run --resume --out {folder})")
     return manifest, rows

@@ -32,8 +32,8 @@ class Cell:
 
     @property
     def numeric(self) -> bool:
-        """True for a number, which is set flush right."""
-        return isinstance(self.sort, int | float) or self.text == NOTHING
+        """True for a number, and for what stands where one is missing; both are set flush right."""
+        return not isinstance(self.sort, str)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from agentbench_spec.export import sheet, write_tables
 from agentbench_spec.metrics import BASELINE
 from agentbench_spec.plots import ThroughputPoint, draw_all
 from agentbench_spec.report import Heading, heading, save_figures, write_report
-from agentbench_spec.report_grids import Cell, Grid
+from agentbench_spec.report_grids import Cell, Grid, word
 from agentbench_spec.reproduce import Reproduced, write_record
 from agentbench_spec.runfolder import read_manifest
 from agentbench_spec.stats import ends
@@ -39,25 +39,25 @@ def throughput_card(run: Path) -> Heading:
 
 
 def grids(tables: Sequence[Table]) -> list[Grid]:
-    """The tables for the page. A line keeps its method's name, so that it is understood wherever it is sorted to."""
+    """The tables for the page. A line names method and figure, so that it is understood wherever it is sorted to."""
     found = []
     for table in tables:
         own = sheet(table)
-        method, lines = "", []
+        head, lines = "", []
         for name, figure, *cells in own.lines:
-            method = name or method
-            lines.append((_cell(f"{method}, {figure.strip()}"), *map(_cell, cells)))
+            head = f"{name}, {figure}" if name else head
+            lines.append((word(head if name else f"{head}, {figure.strip()}"), *map(_cell, cells)))
         found.append(Grid(own.title, ("figure", *own.headings[2:]), tuple(lines), tuple(own.notes)))
     return found
 
 
 def _cell(text: str) -> Cell:
-    """Sorted by the number it begins with, if it does."""
+    """Sorted by the number it begins with; without one it stays last."""
     first = text.partition(" ")[0]
     try:
         return Cell(text, float(first))
     except ValueError:
-        return Cell(text, text)
+        return Cell(text)
 
 
 def throughput_points(tables: Sequence[Table]) -> Iterator[ThroughputPoint]:

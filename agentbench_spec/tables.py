@@ -195,9 +195,10 @@ def _notes(columns: Sequence[Column], differences: Sequence[tuple[str, Differenc
             yield f"{column.title}: not run: {column.missing}"
         yield from (f"{column.title}: {line}" for line in (*column.notes, *column_notes(column.rows)))
     yield from (f"{title}: {difference_line(found)}" for title, found in differences)
-    tested = {title: found.interval.clusters for title, found in differences if found.p is not None and found.interval}
-    for title, clusters in tested.items():
-        least = len([found for _, found in differences if found.p is not None]) * 2 / 2**clusters
+    tested = [(title, each.interval.clusters) for title, each in differences if each.p is not None and each.interval]
+    for title, clusters in dict(tested).items():
+        # Holm's factor is at least the number of tests that can have no smaller p than these
+        least = sum(other <= clusters for _, other in tested) * 2 / 2**clusters
         if least > _SIGNIFICANT:
             yield (
                 f"{title}: with {clusters} independent rollouts no corrected p can be below {min(1.0, least):.2g}, "
@@ -258,7 +259,7 @@ def difference_line(found: Difference) -> str:
     what = {"tau": "τ clipped", "tau_raw": "τ raw", "s_per_token": "seconds per token"}[found.measure]
     spread = f" [{found.interval.low:.2f}, {found.interval.high:.2f}]" if found.interval else ""
     tested = "not tested, one rollout" if found.p_holm is None else f"p = {found.p_holm:.3f} (Holm)"
-    enough = f"; {found.needed} independent rollouts show 5 %" if found.needed else ""
+    enough = f"; {found.needed} independent rollouts show 5 % in a single test" if found.needed else ""
     return (
         f"{found.drafter} / {found.other}, {what}, {found.turns} shared turns: {found.ratio:.2f}{spread}, "
         f"{tested}{enough}"

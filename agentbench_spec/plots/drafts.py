@@ -154,7 +154,7 @@ def _draw_histograms(counts: dict[str, list[int]]) -> Figure:
         panel.set_yticks([0, 50, 100])
     axes[-1].set_xticks(range(max(map(len, counts.values()))))
     axes[-1].set_xlabel("drafts accepted in a round")
-    figure.supylabel("rounds, %", fontsize=10)
+    figure.supylabel("rounds, %", fontsize=10, color=INK)
     return figure
 
 

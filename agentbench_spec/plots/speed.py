@@ -109,7 +109,8 @@ def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
             axes.hlines(place, interval.low, interval.high, color=PAGE["light"], linewidth=4.5)
             axes.hlines(place, interval.low, interval.high, color=INK, linewidth=1.6)
         right = max(value, interval.high if interval else 0)
-        axes.text(right + 0.02 * end, place, f"{value:.2f}", va="center", color=INK)
+        box = {"facecolor": PAGE["light"], "edgecolor": "none", "pad": 1.5}  # the dashed line must not cross a number
+        axes.text(right + 0.02 * end, place, f"{value:.2f}", va="center", color=INK, bbox=box)
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
     axes.set_xlim(0, max(1.12, 1.12 * end))
     axes.set_xlabel("speed-up over plain decoding (dashed: 1.0, no gain)")
@@ -137,7 +138,7 @@ def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
         description=(
             "Model is τ·T(1) / (T(K+1) + T_draft). "
             + "; ".join(f"{m.drafter}: model {m.predicted:.2f}, measured {m.measured:.2f}" for m in models)
-            + ". What lies between went into accepting, the draft state and the harness."
+            + ". The model leaves out, of both sides, accepting, the draft state and the harness."
         ),
         columns=("drafter", "τ", "T(1), ms", "T(K+1), ms", "T_draft, ms", "model", "measured", "95 % low", "95 % high"),
         data=tuple(_model_row(model) for model in models),
@@ -153,8 +154,8 @@ def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
         if model.interval:
             axes.hlines(place, model.interval.low, model.interval.high, color=MUTED, linewidth=1)
         axes.plot([model.measured, model.predicted], [place, place], color=look.colour, linewidth=4, alpha=0.45)
-        axes.plot(model.measured, place, "o", color=look.colour, markersize=8)
-        axes.plot(model.predicted, place, "D", color=look.colour, markersize=7, markerfacecolor=PAGE["light"])
+        axes.plot(model.predicted, place, "D", color=look.colour, markersize=9, markerfacecolor=PAGE["light"])
+        axes.plot(model.measured, place, "o", color=look.colour, markersize=5)
     axes.plot([], [], "o", color=MUTED, label="measured, with its interval")
     axes.plot([], [], "D", color=MUTED, markerfacecolor=PAGE["light"], label="model τ·T(1) / (T(K+1) + T_draft)")
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
@@ -280,5 +281,5 @@ def _phase_words(stacks: Sequence[PhaseStack]) -> str:
     missing = f" Not measured, and not drawn: {'; '.join(gaps)}." if gaps else ""
     return (
         f"Milliseconds per output token, stacked by phase: {'; '.join(totals)}. Greys are the target's work, oranges "
-        f"what the drafter costs (ingest and append are draft-KV maintenance), white is the harness.{missing}"
+        f"what the drafter costs (ingest and append are draft-KV maintenance), a bare outline is the harness.{missing}"
     )

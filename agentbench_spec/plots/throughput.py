@@ -38,7 +38,12 @@ def throughput_plot(points: Iterable[ThroughputPoint]) -> Plot | None:
         title="Throughput against concurrency",
         description="Highest throughput: "
         + "; ".join(f"{p.drafter} {p.tokens_per_s:,.1f} tokens/s at {p.concurrency}" for p in best.values())
-        + ".",
+        + "."
+        + (
+            " Upright lines are 95 % intervals over stretches of one pass."
+            if any(p.low is not None for p in points)
+            else ""
+        ),
         columns=("drafter", "concurrency", "tokens/s", "95 % low", "95 % high"),
         data=tuple((p.drafter, p.concurrency, p.tokens_per_s, p.low, p.high) for p in points),
         draw=partial(_draw_throughput, points),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from agentbench_spec.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.plots.palette import MUTED, Style, styles
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval, tau_interval
+from agentbench_spec.turns import tau_by_turn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,8 +88,9 @@ def tau_against_context(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | Non
 
 def tau_against_turn(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
     """Pooled τ of every turn number, the first turn being 1; None if no drafter has a round."""
+    rows = list(rows)
     points = tau_points(rows, lambda row: row.turn + 1, lambda row: float(row.turn + 1), seed=seed)
-    return _plot(
+    plot = _plot(
         points,
         name="tau-turn",
         title="τ against turn",
@@ -97,6 +99,18 @@ def tau_against_turn(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
         buckets="turns",
         log=False,
     )
+    return None if plot is None else _with_matched(plot, points, rows)
+
+
+def _with_matched(plot: Plot, points: Sequence[TauPoint], rows: Sequence[TurnRow]) -> Plot:
+    """The numbers with a column more: τ as if all turns had outputs of the same lengths."""
+    matched = {
+        (drafter, found.turn + 1): found.tau_matched
+        for drafter, own in metrics.by_drafter(rows).items()
+        for found in tau_by_turn(own)
+    }
+    data = tuple((*row, matched[p.drafter, p.bucket]) for row, p in zip(plot.data, points, strict=True))
+    return replace(plot, columns=(*plot.columns, "τ, length-matched"), data=data)
 
 
 def _plot(

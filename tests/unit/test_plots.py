@@ -73,6 +73,16 @@ def test_tau_by_turn_leaves_out_loops_failures_and_the_baseline() -> None:
     assert [row[:3] for row in _plot(tau_against_turn(rows)).data] == [("ngram", "1", 2.0), ("ngram", "2", 4.0)]
 
 
+def test_turns_have_a_length_matched_tau_among_their_numbers() -> None:
+    """τ 2 when short, 4 when long, the second turn shorter: plain τ falls, matched τ does not."""
+    lengths = {0: ([1] * 8, [3] * 20), 1: ([1] * 8, [1] * 8, [3] * 20)}
+    rows = [make_row(f"r{i}", turn, matched=own) for turn, each in lengths.items() for i, own in enumerate(each)]
+    plot = _plot(tau_against_turn(rows))
+    assert plot.columns[-1] == "τ, length-matched"
+    first, second = plot.data
+    assert first[2] > second[2] and first[-1] == pytest.approx(2 * 0.6 + 4 * 0.4) == second[-1]  # type: ignore[operator]
+
+
 def test_a_drafter_slower_than_the_baseline_is_drawn_as_slow_as_it_is() -> None:
     """Field case 21: τ 2 and a round of 31.25 ms against a step of 10 is 0.64; fails if it is clipped."""
     rows = [
@@ -85,6 +95,23 @@ def test_a_drafter_slower_than_the_baseline_is_drawn_as_slow_as_it_is() -> None:
     assert axes.patches[0].get_width() == pytest.approx(0.64)  # type: ignore[attr-defined]
     assert "0.64" in [text.get_text() for text in axes.texts]
     assert any(np.allclose(line.get_xdata(), 1.0) for line in axes.lines), "the line at 1.0 is missing"
+
+
+def test_the_line_at_one_does_not_cross_a_number() -> None:
+    """A bar that ends just left of 1.0 has its number on the line. Fails if the line is drawn through it."""
+    rows = [
+        timed("r0", 0, "none", [0] * 4, (0, 10, 0, 0, 0)),
+        timed("r0", 0, "ngram", [1, 1], (0, 20.6, 0, 0, 0)),
+    ]
+    figure = _plot(speedup_bars(rows)).draw()
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    number = next(text for text in axes.texts if text.get_text() == "0.97")
+    line = next(line for line in axes.lines if np.allclose(line.get_xdata(), 1.0))
+    behind = number.get_bbox_patch()
+    assert behind is not None and number.get_zorder() > line.get_zorder()
+    left, right = (axes.transData.inverted().transform(point)[0] for point in behind.get_window_extent().get_points())
+    assert left < 1.0 < right, "the number is elsewhere, so this shows nothing"
 
 
 def test_model_knows_two_passes_and_the_rest_is_the_gap() -> None:
@@ -133,6 +160,14 @@ def test_acceptance_and_accepted_lengths_are_those_of_the_metrics() -> None:
     rows = [make_row("r0", 0, matched=[2, 0, 1, 2], k=2)]
     assert _plot(position_plot(rows)).data == (("ngram", 1, 0.75, 0.75), ("ngram", 2, 0.5, pytest.approx(2 / 3)))
     assert _plot(histogram_plot(rows)).data == (("ngram", 0, 1, 0.25), ("ngram", 1, 1, 0.25), ("ngram", 2, 2, 0.5))
+
+
+def test_all_text_of_a_figure_follows_the_theme() -> None:
+    """Fails if an axis label stays black on the dark page."""
+    points = [ThroughputPoint("none", c, 10.0 * c, 9.0 * c, 11.0 * c) for c in (1, 2)]
+    for plot in draw_all(two_rollouts(), points):
+        texts = re.findall(r"<text [^>]*>", plot.inline_svg())
+        assert texts and [text for text in texts if "fill: currentColor" not in text] == [], plot.name
 
 
 def test_throughput_takes_points_in_any_order() -> None:

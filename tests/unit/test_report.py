@@ -278,6 +278,10 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
         build_report([tmp_path])
     with pytest.raises(ConfigError, match="no rows yet"):
         build_report([write_run(tmp_path / "empty", [], finish=False)])
+    passes = write_run(tmp_path / "passes", [], finish=False)
+    (passes / "throughput.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="reproduce table4"):
+        build_report([passes])
     mixed = [make_row("r0", 0, matched=[1]), make_row("r0", 1, matched=[1], temperature=1.0)]
     with pytest.raises(MeasurementError, match="temperature"):
         build_report([write_run(tmp_path / "mixed", mixed, finish=False)])

@@ -19,6 +19,7 @@ import pytest
 from reportkit import timed, two_rollouts, write_run
 
 from agentbench_spec.report import write_report
+from agentbench_spec.report_grids import Grid, number, word
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 AXE = os.environ.get("AGENTBENCH_SPEC_AXE")
@@ -35,13 +36,20 @@ const small = [...document.querySelectorAll("svg text")].filter(e =>
   e.textContent.trim() && e.closest("figure") && e.getBoundingClientRect().height < 8);
 const apart = [...document.querySelectorAll("thead tr")].filter(row =>
   [...row.cells].some(c => c.scrollWidth > c.clientWidth + 1));
+const cut = [...document.querySelectorAll("caption span")].filter(e =>
+  e.getBoundingClientRect().right > innerWidth + 1);
+const lines = cell => { const text = new Range(); text.selectNodeContents(cell); return text.getClientRects().length; };
+const tall = [...document.querySelectorAll("td")].filter(e => lines(e) > 3);
+const titled = document.getElementById("table-2").closest(".scroll");
+const stretched = titled.scrollWidth > titled.clientWidth;
 const table = document.querySelector("table"), head = table.tHead.rows[0].cells[1];
 const order = () => [...table.tBodies[0].rows].map(row => row.cells[1].textContent);
 const before = order();
 head.querySelector("button").click(); const up = [order(), head.getAttribute("aria-sort")];
 head.querySelector("button").click(); const down = [order(), head.getAttribute("aria-sort")];
 found = {width: innerWidth, scroll: document.documentElement.scrollWidth, wide: wide.map(e => e.outerHTML.slice(0, 99)),
-  small: small.map(e => e.textContent), apart: apart.map(e => e.textContent), before, up, down,
+  small: small.map(e => e.textContent), cut: cut.map(e => e.textContent), tall: tall.map(e => e.textContent), stretched,
+  apart: apart.map(e => e.textContent), before, up, down,
   page: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.querySelector("svg")).color};
 """
 
@@ -66,7 +74,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timed("a-rollout-with-a-rather-long-name-2", 0, name, [1], (1, 9, 0.5, 0, 0.5), k=3, **apart),
     ]
     runs = [write_run(folder / "plain", two_rollouts()), write_run(folder / "a-run-with-a-longer-name", rows)]
-    return write_report(runs, folder / "report.html")
+    title = "A table of two columns whose title says much more than they do, so that it is wider than any phone by far"
+    narrow = Grid(title, ("figure", "value"), ((word("speed-up"), number(1.0)),))
+    return write_report(runs, folder / "report.html", tables=[narrow])
 
 
 def inspect(report: Path, script: str, *, width: int, dark: bool, library: str = "") -> dict[str, Any]:
@@ -96,10 +106,14 @@ def inspect(report: Path, script: str, *, width: int, dark: bool, library: str =
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_page_fits_reads_and_sorts(report: Path, width: int, dark: bool) -> None:
-    """Fails if the page scrolls sideways, figure text is under 8 px, headings overlap, or sorting does nothing."""
+    """Fails if the page scrolls sideways, figure text is under 8 px, headings overlap, or sorting does nothing.
+
+    Also if a long caption widens a narrow table or leaves the screen, or columns off screen make rows tall.
+    """
     found = inspect(report, _LAYOUT, width=width, dark=dark)
     assert found["width"] == width and found["scroll"] <= width
     assert (found["wide"], found["small"], found["apart"]) == ([], [], [])
+    assert (found["cut"], found["tall"], found["stretched"]) == ([], [], False)
     assert found["page"] == ("rgb(22, 24, 29)" if dark else "rgb(255, 255, 255)")
     assert found["ink"] == ("rgb(232, 234, 238)" if dark else "rgb(29, 33, 39)")
     assert found["up"] == [sorted(found["before"]), "ascending"]

@@ -118,7 +118,8 @@ def test_the_page_holds_the_table(results: Path) -> None:
     (folder,) = results.glob("table3-*")
     page = (folder / "table3.html").read_text("utf-8")
     assert 0 < page.find("Benchmark card") < page.find("no checkpoint"), "the card comes before the table"
-    assert "in form only" in page and "DLite, paper, Qwen3-4B" in page and "no checkpoint" in page
+    assert "in form only" in page and "DLite, speed-up, paper, Qwen3-4B" in page and "no checkpoint" in page
+    assert ">unknown<" in page and 'data-sort="unknown"' not in page, "sorted with the numbers, not last"
 
 
 @pytest.mark.parametrize(

@@ -194,9 +194,25 @@ def test_what_few_rollouts_can_show_is_said() -> None:
     assert any("with 2 independent rollouts no corrected p can be below 1, " in note for note in found.notes)
     first = found.differences[0][1]  # dspark's rounds over dlite's: 2 in one rollout, 1.5 in the other
     assert first.needed is not None and first.needed > 2
-    assert any(f"{first.needed} independent rollouts show 5 %" in note for note in found.notes)
+    assert any(f"{first.needed} independent rollouts show 5 % in a single test" in note for note in found.notes)
     enough = [row for i in range(12) for row in turn_rows(f"r{i}", 0, 0.05, dspark=[3, 3], dlite=[7])]
     assert not any("no corrected p" in note for note in table(Column("BFCL-v3", enough, "BFCL-v3")).notes)
+
+
+def test_many_rollouts_elsewhere_do_not_bind_a_thin_column() -> None:
+    """Two tests of 14 rollouts and two of 5. Fails if the least p said for the 5 is above one that came out."""
+
+    def column(title: str, rollouts: int) -> Column:
+        each = [turn_rows(f"r{i}", 0, 0.05, dspark=[3, 3], dlite=[7]) for i in range(rollouts)]
+        for row in (row for rows in each for row in rows if row.drafter == "dlite"):
+            row.decode_s = 0.02 * (row.emitted or 0)
+        return Column(title, [row for rows in each for row in rows], title)
+
+    found = table(column("BFCL-v3", 14), column("SWE-Bench", 5))
+    assert [each.p_holm for title, each in found.differences if title == "SWE-Bench"] == [0.125, 0.125]
+    assert [note for note in found.notes if "no corrected p" in note] == [
+        "SWE-Bench: with 5 independent rollouts no corrected p can be below 0.12, however large the difference"
+    ]
 
 
 def test_what_several_drafters_share_is_said_once() -> None:
@@ -205,6 +221,11 @@ def test_what_several_drafters_share_is_said_once() -> None:
     notes = table(Column("BFCL-v3", rows, "BFCL-v3")).notes
     assert [note for note in notes if "oversized" in note] == [
         "BFCL-v3: none, dspark, dlite: 1 of 3 turns left out: oversized"
+    ]
+    for row in rows:
+        row.stop_reason = "length"
+    assert [note for note in table(Column("BFCL-v3", rows, "BFCL-v3")).notes if "length cap" in note] == [
+        "BFCL-v3: warning: none, dspark, dlite: all 2 turns hit the length cap; replies were cut, or the model loops"
     ]
 
 
