@@ -153,17 +153,16 @@ def notes(summary: Summary) -> list[str]:
     lines = _shared([(own.drafter, note) for own in summary.drafters for note in _drafter_notes(own)])
     thin = {own.speedup_interval.note for own in summary.drafters if own.speedup_interval and own.speedup_interval.note}
     lines += [f"intervals: {note}" for note in sorted(thin)]
-    names = [own.drafter for own in summary.drafters]
-    own, general = _by_drafter(summary.warnings, names)
-    return lines + [f"warning: {text}" for text in [*_shared(own), *general]]
+    return lines + warning_lines(summary.warnings, [own.drafter for own in summary.drafters])
 
 
-def _by_drafter(warnings: Sequence[str], names: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Warnings that begin with a drafter's name, as (name, rest), and all others."""
+def warning_lines(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The warnings, those that differ in the drafter's name alone in one line; names: the drafters."""
     own = [
         (name, text.removeprefix(f"{name}: ")) for text in warnings for name in names if text.startswith(f"{name}: ")
     ]
-    return own, [text for text in warnings if not any(text.startswith(f"{name}: ") for name in names)]
+    general = [text for text in warnings if not any(text.startswith(f"{name}: ") for name in names)]
+    return [f"warning: {text}" for text in [*_shared(own), *general]]
 
 
 def _shared(notes: Iterable[tuple[str, str]]) -> list[str]:

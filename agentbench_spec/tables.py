@@ -28,6 +28,7 @@ from agentbench_spec.stats import (
     tau_parts,
     with_holm,
 )
+from agentbench_spec.summary import warning_lines
 
 NAMES = {"speedup": "speed-up", "tau_raw": "τ raw", "tau": "τ clipped", "tokens_per_s": "tokens/s"}
 """How figures are called on screen; raw and clipped τ are never just "τ"."""
@@ -209,10 +210,11 @@ _SIGNIFICANT = 0.05
 def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
     """What to know of one column: turns left out, without a round, not lossless; thin intervals; power; warnings."""
     said: dict[str, list[str]] = {}
-    for drafter, own in metrics.by_drafter(rows).items():
+    drafters = metrics.by_drafter(rows)
+    for drafter, own in drafters.items():
         for line in _drafter_notes(own):
             said.setdefault(line, []).append(drafter)
-    yield from (f"{', '.join(drafters)}: {line}" for line, drafters in said.items())
+    yield from (f"{', '.join(names)}: {line}" for line, names in said.items())
     clusters = {cluster_of(row) for row in metrics.counted(rows)}
     if len(clusters) < 2:
         yield f"{len(clusters)} rollouts: no interval can be given"
@@ -220,7 +222,7 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
         if len(clusters) < FEW_CLUSTERS:
             yield f"only {len(clusters)} independent rollouts: intervals are likely too narrow"
         yield from _power(rows)
-    yield from (f"warning: {text}" for text in metrics.warnings(rows))
+    yield from warning_lines(metrics.warnings(rows), list(drafters))
 
 
 def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
