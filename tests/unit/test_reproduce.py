@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import odd_plugins
 import pandas as pd
 import pytest
 from localmodel import save_rollouts, session
@@ -134,6 +135,17 @@ def test_what_changed_under_the_same_settings_is_refused(
     manifest.write_text(json.dumps(tree), "utf-8")
     done = call("reproduce", "table3", "--embedded", "--presets", presets, "--results", kept)
     assert done.code == 2 and reason in done.error
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(
+    presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if whoever stops a table of an hour is not told that what it measured is kept, or where."""
+    monkeypatch.setenv(odd_plugins.INTERRUPT_FILE, str(presets))
+    asked = ("reproduce", "table3", "--embedded", "--presets", presets, "--results", tmp_path)
+    done = call(*asked, "--drafter", "odd_plugins:interrupt")
+    assert done.code == 130 and done.out == ""
+    assert f"interrupted; the same command goes on; what is finished under {tmp_path / 'runs'} is reused" in done.err
 
 
 def test_a_killed_run_is_continued(results: Path, presets: Path, tmp_path: Path) -> None:
