@@ -507,7 +507,7 @@ def check(
     with tqdm(unit="law", leave=False) as bar:
 
         def tried(law: str) -> None:
-            bar.set_description(law)
+            bar.set_description_str(law)
             bar.update()
 
         report = check_drafter(
