@@ -207,7 +207,7 @@ def run(
 
     folder = out or _new_folder(settings.named_target or "sglang", settings.workload.name)
     done: Outcome | ServedRun
-    with _resumable(folder):
+    with _interruptible(lambda: _way_to_resume(folder)):
         if settings.backend == "sglang":
             say = partial(_say, style="dim")
             done = _served()(settings, folder, resume=resume, api_key=api_key, tell=say)
@@ -253,19 +253,19 @@ def _servers_asked(
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Tell whoever interrupts a run how to go on with it."""
+def _interruptible(way_on: Callable[[], str]) -> Iterator[None]:
+    """Tell whoever interrupts a command how to go on with it; way_on: the words, found out then."""
     try:
         yield
     except KeyboardInterrupt:
-        begun = (folder / "manifest.json").is_file()
-        way = (
-            f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
-            if begun
-            else "nothing was written yet"
-        )
-        _say(f"interrupted; {way}", "yellow")
+        _say(f"interrupted; {way_on()}", "yellow")
         raise typer.Exit(130) from None
+
+
+def _way_to_resume(folder: Path) -> str:
+    if not (folder / "manifest.json").is_file():
+        return "nothing was written yet"
+    return f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
 
 
 def _show(done: Outcome | ServedRun) -> None:
@@ -355,7 +355,8 @@ def reproduce(
         results=results,
         servers=_servers_asked(backend, base_url, launch, api_key),
     )
-    done = reproduce_table(table, request, lambda line: _say(line, "dim"))
+    with _interruptible(lambda: f"the same command goes on; what is finished under {results / 'runs'} is reused"):
+        done = reproduce_table(table, request, lambda line: _say(line, "dim"))
     folder = out or table_folder(results, done.plan)
     files = write_everything(done, folder)
     for found in done.tables:
@@ -505,7 +506,7 @@ def check(
     with tqdm(unit="law", leave=False) as bar:
 
         def tried(law: str) -> None:
-            bar.set_description(law)
+            bar.set_description_str(law)
             bar.update()
 
         report = check_drafter(

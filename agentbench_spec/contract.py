@@ -62,6 +62,9 @@ LAWS: tuple[Law, ...] = (
 _EMBEDDED_LAWS = ("lossless", "incremental", "no-trace", "truncate", "parity", "floor")
 """On a real model: the laws in which its text matters. The others do not depend on what is said."""
 
+_TAKEN_FOR_GRANTED = ("spec", "no-trace")
+"""Laws on which the others rely: they ask a drafter again and again, and compare what it proposed."""
+
 _TINY_BYTES = 10_000_000
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -95,6 +98,11 @@ class Report:
         return list(dict.fromkeys(f.law for f in self.findings if f.outcome == "failed"))
 
     @property
+    def first(self) -> str | None:
+        """The broken law to mend first, where several are broken and one of them is behind most others."""
+        return next((law for law in _TAKEN_FOR_GRANTED if law in self.failed), None) if len(self.failed) > 1 else None
+
+    @property
     def exit_code(self) -> int:
         """0: no law is broken; 1: some law is; 2: nothing could be tried, so nothing is known."""
         if self.failed:
@@ -114,6 +122,8 @@ class Report:
         for f in self.findings:
             seen = f"{f.message}\nThe law: {f.sentence}" if f.outcome == "failed" else f.message
             table.add_row(f.law, f.on, Text(f.outcome, style=_STYLE[f.outcome]), Text(seen))
+        if self.first:
+            table.caption = f"begin with {self.first}: the other laws take it for granted"
         return table
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from agentbench_spec.errors import ConfigError
 
-__all__ = ["BadLine", "file_sha256", "json_objects", "require_file", "write_json_lines"]
+__all__ = ["BadLine", "file_sha256", "json_objects", "not_json", "require_file", "write_json_lines"]
 
 _LFS_HEADER = b"version https://git-lfs.github.com/spec/"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -128,8 +128,17 @@ def _parse(path: Path, number: int, raw: bytes) -> dict[str, Any] | BadLine:
     return value
 
 
+def not_json(error: json.JSONDecodeError) -> str:
+    """What is wrong with a JSON text, and where; one that breaks off is wrong at its end, not in the line after it."""
+    text = error.doc.rstrip()
+    at = min(error.pos, len(text))
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    where = f"column {column}" if line == 1 else f"line {line}, column {column}"
+    return f"not JSON at {where}: {error.msg}" + (" (it breaks off there)" if at == len(text) else "")
+
+
 def _explain(error: json.JSONDecodeError, raw: bytes) -> str:
-    reason = f"not JSON at column {error.colno}: {error.msg}"
+    reason = not_json(error)
     if not raw.endswith(b"\n"):
         return f"{reason}; the last line has no line end and looks cut off, copy or build the file again"
     if raw.strip() in (b"[", b"{"):

@@ -215,7 +215,7 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
     for drafter, own in metrics.by_drafter(rows).items():
         for line in _drafter_notes(own):
             said.setdefault(line, []).append(drafter)
-    yield from (f"{', '.join(drafters)}: {line}" for line, drafters in said.items())
+    yield from (f"{', '.join(names)}: {line}" for line, names in said.items())
     clusters = {cluster_of(row) for row in metrics.counted(rows)}
     if len(clusters) < 2:
         yield f"{len(clusters)} rollouts: no interval can be given"

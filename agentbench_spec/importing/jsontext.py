@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentbench_spec.importing.notes import RowFault
+from agentbench_spec.jsonl import not_json
 
 __all__ = ["decode", "embedded_json", "jsonable", "loads", "without_nulls", "without_surrogates"]
 
@@ -38,7 +39,7 @@ def loads(text: str, say: Say) -> Any:
         suspect = _SURROGATE_ESCAPE.search(text) or not _encodable(text)
         return without_surrogates(value, say) if suspect else value
     except json.JSONDecodeError as error:
-        raise RowFault(None, f"not JSON at column {error.colno}: {error.msg}") from error
+        raise RowFault(None, not_json(error)) from error
     except RecursionError as error:
         raise RowFault(None, "is nested too deeply to be read") from error
     except ValueError as error:  # an integer of thousands of digits

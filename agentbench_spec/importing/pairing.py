@@ -44,7 +44,7 @@ def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> 
     ids = _Ids(messages, notes)
     out: list[Message] = []
     waiting: list[tuple[str, str]] = []
-    start = 0
+    caller = start = 0
     while start < len(messages):
         message = messages[start]
         if message.role == "tool":
@@ -53,13 +53,13 @@ def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> 
             start = stop
             continue
         if message.tool_calls:
-            _note_open(waiting, len(out), notes)
+            _note_open(waiting, caller, notes)
             names = [ids.of(call, start, i) for i, call in enumerate(message.tool_calls)]
             waiting = [(call.id, name) for call, name in zip(message.tool_calls, names, strict=True)]
-            message = _with_ids(message, names)
+            caller, message = start, _with_ids(message, names)
         out.append(message)
         start += 1
-    _note_open(waiting, len(out), notes)
+    _note_open(waiting, caller, notes)
     return out
 
 
@@ -70,9 +70,9 @@ def _with_ids(message: Message, names: Sequence[str]) -> Message:
     return message.model_copy(update={"tool_calls": tuple(calls)})
 
 
-def _note_open(waiting: Sequence[tuple[str, str]], at: int, notes: Notes) -> None:
+def _note_open(waiting: Sequence[tuple[str, str]], caller: int, notes: Notes) -> None:
     for _ in waiting:
-        notes.add("a call has no result", at - 1)
+        notes.add("a call has no result", caller)
 
 
 def _answers(

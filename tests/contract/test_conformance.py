@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from rich.console import Console
-from toy_drafters import Bigram, Block, Chain, DraftLM, LastPivot, Pivot, Table
+from toy_drafters import Bigram, Block, Chain, DraftLM, LastPivot, Pivot, Restless, Table
 
 from agentbench_spec.contract import LAWS, Report, check, check_drafter
 from agentbench_spec.drafting import ConfigError, Drafter
@@ -59,6 +59,16 @@ def test_the_distribution_stays_exact_with_a_drafter_that_draws() -> None:
     assert outcomes(report) == {law.name: "skipped" if law.name in ("parity", "floor") else "passed" for law in LAWS}
     [finding] = [finding for finding in report.findings if finding.law == "distribution"]
     assert "20480 draws" in finding.message
+
+
+def test_the_report_says_which_broken_law_to_mend_first() -> None:
+    """A `propose` that changes state breaks incremental, listed first, too. Fails if the cause is not named."""
+    report = check(Restless, only=["incremental", "no-trace"])
+    assert report.failed == ["incremental", "no-trace"] and report.first == "no-trace"
+    printed = io.StringIO()
+    Console(file=printed, width=100).print(report)
+    assert "begin with no-trace" in printed.getvalue()
+    assert check(Restless, only=["no-trace"]).first is None
 
 
 def test_the_report_prints_and_serialises() -> None:

@@ -16,7 +16,7 @@ from agentbench_spec.testing import toy_target
 
 BROKEN: list[tuple[str, str, Callable[[str], Drafter], str, str]] = [
     ("spec", "grows in secret", Boastful, "history_free", "passed"),
-    ("spec", "proposes too many", Boastful, r"ids must be \[1, 0..0\]", "failed"),
+    ("spec", "proposes too many", Boastful, r"ids must be \[B, n\]: B = 1 rows, n <= 0 tokens", "failed"),
     ("spec", "proposes beyond the vocabulary", Boastful, "outside the vocabulary of 64", "failed"),
     ("spec", "counts too many", Boastful, "counts", "failed"),
     ("spec", "gives no distribution", Boastful, "no distribution", "failed"),

@@ -63,6 +63,20 @@ def test_a_bad_line_costs_itself_only(damage: bytes, place: int, tmp_path: Path)
     assert (good, bad) == (["a", "b"], [place + 1])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("t.jsonl", '{"messages":\n', "column 13: Expecting value (it breaks off there)"),
+        ("t.json", '{"messages": [],\n "id": oops}\n', "line 2, column 8: Expecting value"),
+    ],
+)
+def test_the_place_of_a_fault_is_in_the_line_that_has_it(name: str, text: str, words: str, tmp_path: Path) -> None:
+    """Fails if a row that breaks off is said to be wrong at column 1, of the line after it."""
+    (tmp_path / name).write_text(text, "utf-8")
+    _, bad = imported(tmp_path / name)
+    assert bad[0].line == 1 and words in bad[0].reason
+
+
 def test_many_bad_lines_before_the_first_good_one(tmp_path: Path) -> None:
     """Fails if the form of a file is judged by a few lines for good."""
     good, bad = ids(write(tmp_path / "t.jsonl", *([b"{oops\n"] * 30), *rows("a")))

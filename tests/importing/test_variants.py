@@ -110,6 +110,13 @@ def test_8_9_orphans_are_kept_and_said() -> None:
     assert roles(crashed) == "ua" and noted(crashed, "a call has no result (message 1)")
 
 
+def test_8_the_note_of_an_open_call_names_the_message_that_made_it() -> None:
+    """Fails if the note names the message before the next call, as `validate` never does."""
+    unanswered = said("", tool_calls=[call(call_id="c1")])
+    rollout = converted(unanswered, result("lost", "zz"), said("Go."), said("", tool_calls=[call(call_id="c2")]))
+    assert roles(rollout) == "uataa" and noted(rollout, "a call has no result (messages 1, 4)")
+
+
 def test_10_no_system_message_and_a_second_one() -> None:
     """Fails if a system message is made up, or one in mid-conversation is dropped or moved."""
     rollout = converted(said(), {"role": "system", "content": "New rules."}, said("Ok."))

@@ -186,9 +186,9 @@ def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "clause"),
     [
-        (lambda rows, k: Proposal(zeros(rows, k + 1)), r"ids must be \[1, 0..3\]"),
-        (lambda rows, k: Proposal(zeros(rows + 1, k)), r"ids must be \[1, 0..3\]"),
-        (lambda rows, k: Proposal(zeros(k)), r"ids must be \[1, 0..3\]"),
+        (lambda rows, k: Proposal(zeros(rows, k + 1)), r"ids must be \[B, n\]: B = 1 rows, n <= 3 tokens"),
+        (lambda rows, k: Proposal(zeros(rows + 1, k)), r"ids must be \[B, n\]: B = 1 rows, n <= 3 tokens"),
+        (lambda rows, k: Proposal(zeros(k)), r"ids must be \[B, n\]: B = 1 rows, n <= 3 tokens"),
         (lambda rows, k: Proposal(zeros(rows, k, dtype=torch.int32)), "int64"),
         (lambda rows, k: Proposal(zeros(rows, k), zeros(rows, k, 63, dtype=torch.float32)), "probs must be"),
         (lambda rows, k: Proposal(zeros(rows, k), zeros(rows, k - 1, 64, dtype=torch.float32)), "probs must be"),

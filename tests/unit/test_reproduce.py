@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import odd_plugins
 import pandas as pd
 import pytest
 from localmodel import save_rollouts, session
@@ -151,6 +152,17 @@ def test_a_run_on_a_busy_machine_says_so_below_the_table(results: Path, presets:
         assert done.code == 0
         text = (tmp_path / "table3.md").read_text("utf-8")
         assert text.count("BFCL-v3: other work took 1.6 cores of the machine") == times
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(
+    presets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if whoever stops a table of an hour is not told that what it measured is kept, or where."""
+    monkeypatch.setenv(odd_plugins.INTERRUPT_FILE, str(presets))
+    asked = ("reproduce", "table3", "--embedded", "--presets", presets, "--results", tmp_path)
+    done = call(*asked, "--drafter", "odd_plugins:interrupt")
+    assert done.code == 130 and done.out == ""
+    assert f"interrupted; the same command goes on; what is finished under {tmp_path / 'runs'} is reused" in done.err
 
 
 def test_a_killed_run_is_continued(results: Path, presets: Path, tmp_path: Path) -> None:

@@ -97,6 +97,14 @@ def test_loops_of_field_case_19_are_left_out_and_counted() -> None:
     assert "all 2 turns hit the length cap" in notes
 
 
+def test_a_warning_about_all_drafters_is_one_line() -> None:
+    """Fails if a column says the same of each drafter, as table 3 did with seven of them: 21 lines for 3."""
+    rows = bfcl(stop_reason="length")
+    warned = [note for note in table(Column("c", rows)).notes if "warning" in note]
+    cap = "all 2 turns hit the length cap; replies were cut, or the model loops"
+    assert warned == [f"c: warning: none, dspark, dlite: {cap}"]
+
+
 def test_a_slower_drafter_of_field_case_21_is_printed_as_slower() -> None:
     """Field case 21: τ 2.0 and slower than the baseline. Fails if 0.64 is clipped to 1 or hidden."""
     rows = turn_rows("a", 0, 0.1 / 0.64, dlite=[1] * 8)

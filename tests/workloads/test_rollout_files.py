@@ -118,6 +118,7 @@ BAD_LINES = [
     (b'{"id": "r\\ud83d"}\n', None, "surrogate"),
     (b"{\n", None, "pretty-printed"),
     (b'{"id": "r", "workload": "w", "mess', None, "looks cut off"),
+    (b'{"id": "r", "workload":\n', None, "column 24: Expecting value (it breaks off there)"),
 ]
 
 
