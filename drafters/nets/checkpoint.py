@@ -75,7 +75,10 @@ def _from_hub(function: str, repository: str, revision: str | None, **arguments:
         return str(getattr(huggingface_hub, function)(repository, revision=revision, **arguments))
     except (OSError, ValueError) as error:  # the hub's own errors derive from these, offline and not-found included
         reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"checkpoint {repository!r} (revision {revision or 'main'}): {reason}") from error
+        raise ConfigError(
+            f"checkpoint {repository!r} (revision {revision or 'main'}): {reason.rstrip('.')}. "
+            f"Without network: download it elsewhere (`hf download {repository}`) and give the folder, NAME=FOLDER"
+        ) from error
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
