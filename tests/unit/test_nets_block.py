@@ -716,19 +716,24 @@ def test_grouped_attention_equals_expanded_heads() -> None:
 
 
 def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_path: Path) -> None:
-    """Fails if a hub id is not resolved with its revision, or a missing one ends in a stack of hub errors."""
+    """Fails if a hub id is not resolved with its revision, or a missing one ends in a stack of hub errors.
+
+    EAGLE-3 once kept only the revision the user had named: two commits of one repository had the same version.
+    """
     commit = "a" * 40
-    store = tmp_path / "hub" / "models--owner--draft"
-    shutil.copytree(GOLDEN / "dlite-g1" / "draft", store / "snapshots" / commit)
-    (store / "refs").mkdir()
-    (store / "refs" / "main").write_text(commit)
+    for repository, name in (("draft", "dlite-g1"), ("head", "eagle3")):
+        store = tmp_path / "hub" / f"models--owner--{repository}"
+        shutil.copytree(GOLDEN / name / "draft", store / "snapshots" / commit)
+        (store / "refs").mkdir()
+        (store / "refs" / "main").write_text(commit)
     script = """
-        from agentbench_spec_drafters import dlite
+        from agentbench_spec_drafters import dlite, eagle3
         from agentbench_spec_drafters.nets.checkpoint import tensors_of
         from agentbench_spec.drafting import ConfigError
         for revision in (None, "a" * 40):
             drafter = dlite.make("owner/draft", revision=revision)
             print(drafter.spec.version[:4], len(dict(tensors_of(drafter.checkpoint.fetch()))))
+            print(eagle3.make("owner/head", revision=revision).spec.version[:4])
         try:
             dlite.make("owner/other")
         except ConfigError as error:
@@ -738,7 +743,7 @@ def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_p
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], env=offline, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["aaaa 31", "aaaa 31", "checkpoint 'owner/other' (revision main)"]
+    assert done.stdout.splitlines() == [*["aaaa 31", "aaaa"] * 2, "checkpoint 'owner/other' (revision main)"]
 
 
 def test_opening_through_the_shared_loader_keeps_the_revision() -> None:
