@@ -22,7 +22,7 @@ from .nets.context import ContextCache
 from .nets.dlite import DLiteConfig
 from .nets.dlite_window import WindowNet, history_layers
 from .nets.pivots import Pivots
-from .nets.qwen3 import Rotary, grouped_attention, required
+from .nets.qwen3 import Rotary, grouped_attention, whole
 
 
 class _Window:
@@ -144,7 +144,7 @@ def make(
     own: dict[str, Any] = dict(found.config.get("dlite_config") or {})
     if own.get("model_role") != "swa_teacher":
         raise ConfigError(f"{found.where}: model_role is {own.get('model_role')!r}, expected 'swa_teacher'; try dlite=")
-    window = int(required(own, "swa_window_size", found.where))
+    window = whole(own, "swa_window_size", found.where)
     as_student = {**found.config, "dlite_config": {**own, "model_role": "pivot_q_student"}}
     config = DLiteConfig.from_config(as_student, found.where, rope_theta=rope_theta)
     if list(own.get("history_layer_ids", history_layers(config.num_target_layers))) != list(

@@ -62,7 +62,7 @@ def make(
         hidden_scope="all",
         max_tokens=_chain_limit(config, max_tokens),
         max_positions=config.max_positions if max_positions is None else max_positions,
-        version=revision or "0",
+        version=found.revision or "0",
     )
     return Eagle3Drafter(found, config, spec, stop_ids=_ids(stop_ids), window=window)
 

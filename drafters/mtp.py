@@ -56,6 +56,6 @@ def make(
         hidden_scope="all",
         max_tokens=config.max_tokens if max_tokens is None else max_tokens,
         max_positions=config.geometry.max_positions,
-        version=revision or "0",
+        version=found.revision or "0",
     )
     return MtpDrafter(found, config, spec, window=window)

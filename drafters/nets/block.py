@@ -18,7 +18,7 @@ from agentbench_spec.drafting import ConfigError
 
 from .cross import CrossNet, Memory
 from .dspark import ConfidenceHead, MarkovHead, make_markov_head
-from .qwen3 import Geometry, RMSNorm, Rope, frozen_linear, joined, required, rms_norm, rotate
+from .qwen3 import Geometry, RMSNorm, Rope, frozen_linear, joined, layer_ids, required, rms_norm, rotate, whole
 
 Family = Literal["own-slot", "next-token"]
 
@@ -68,18 +68,19 @@ class BlockConfig:
         for field, harmless in _NOT_IMPLEMENTED.items():
             if merged.get(field) not in harmless:
                 raise ConfigError(f"{where}: {field} is {merged[field]!r}, which is not implemented")
-        rank = int(merged.get("markov_rank") or 0)
+        rank = 0 if merged.get("markov_rank") is None else whole(merged, "markov_rank", where, least=0)
         confidence = bool(merged.get("enable_confidence_head"))
         if rank:
             required(merged, "markov_head_type", where)
         if confidence and (not rank or "confidence_head_with_markov" not in merged):
             raise ConfigError(f"{where}: a confidence head needs markov_rank > 0 and confidence_head_with_markov")
+        family = _family(config, where)
         return cls(
             geometry=Geometry.from_config(config, where, rope_theta=rope_theta),
-            family=_family(config, where),
-            block_size=int(required(merged, "block_size", where)),
-            mask_token_id=int(required(merged, "mask_token_id", where)),
-            target_layer_ids=tuple(required(merged, "target_layer_ids", where)),
+            family=family,
+            block_size=whole(merged, "block_size", where, least=2 if family == "own-slot" else 1),
+            mask_token_id=whole(merged, "mask_token_id", where, least=0),
+            target_layer_ids=layer_ids(merged, "target_layer_ids", where),
             num_target_layers=merged.get("num_target_layers"),
             markov_rank=rank,
             markov_head_type=merged.get("markov_head_type") if rank else None,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, TargetInfo
@@ -26,6 +27,7 @@ _WEIGHTS = (
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )
+_WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,11 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Every (name, tensor) of a checkpoint folder: safetensors or .bin, in one file or sharded by an index.
 
-    `.bin` files are read with weights_only=True. Raises ConfigError if there are no weights or a shard is missing.
+    `.bin` files are read with weights_only=True. Raises ConfigError if there are no weights, or a shard is missing or
+    damaged.
     """
     for path in shard_paths(folder):
-        yield from (_safetensors(path) if path.suffix == ".safetensors" else _pickle(path))
+        yield from (_safetensors(path) if path.suffix == ".safetensors" else pickled(path).items())
 
 
 def tensor_names(folder: Path) -> set[str]:
@@ -107,10 +110,10 @@ def tensor_names(folder: Path) -> set[str]:
     names: set[str] = set()
     for path in shard_paths(folder):
         if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
+            with open_safetensors(path) as file:
                 names.update(file.keys())
         else:
-            names.update(name for name, _ in _pickle(path))
+            names.update(pickled(path))
     return names
 
 
@@ -129,22 +132,46 @@ def shard_paths(folder: Path) -> list[Path]:
 def _shards(path: Path) -> list[Path]:
     if not path.name.endswith(".index.json"):
         return [path]
-    return [path.parent / name for name in sorted(set(_read_config(path)["weight_map"].values()))]
+    files = _read_config(path).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ConfigError(f"{path}: no 'weight_map' of tensor names to file names; fetch the file again")
+    return [path.parent / name for name in sorted(set(files.values()))]
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
+    with open_safetensors(path) as file:
         for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
             yield name, file.get_tensor(name)
 
 
-def _pickle(path: Path) -> Iterator[tuple[str, Tensor]]:
+@contextmanager
+def open_safetensors(path: Path) -> Iterator[Any]:
+    """The open file, as `safe_open` gives it. Raises ConfigError if it is cut short or something else."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
+        file = safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{path}: not a whole safetensors file ({error}); the download was cut short, or this is a Git LFS "
+            "pointer in its place: fetch the file again"
+        ) from error
+    with file:
+        yield file
+
+
+def pickled(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The tensors of a `.bin` file, on `device`. Raises ConfigError if it holds anything else, or is damaged."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        reason = (str(error) or "it ends too early").splitlines()[0]
         raise ConfigError(f"{path}: not a plain file of tensors, and nothing else is loaded: {reason}") from error
-    yield from state.get("state_dict", state).items()
+    state = state.get("state_dict", state) if isinstance(state, dict) else {"the whole file": state}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"{path}: {name!r} is no tensor but of type {type(value).__name__}; expected only tensors"
+            )
+    return dict(state)
 
 
 def load_strictly(
@@ -161,7 +188,8 @@ def load_strictly(
     make: builds the net; run under the meta device, so nothing is initialised and a parameter the file does not
     hold cannot pass for a loaded one. rename: file name -> name in the net, None to skip the tensor. tolerated:
     file names (or prefixes ending in ".") that may be there and are not used. Buffers keep an integer or bool dtype.
-    Raises ConfigError naming the tensor that is unknown, missing, of another shape, or holds NaN.
+    Raises ConfigError naming the tensor that is unknown, there twice, missing, of another shape or kind, or not finite
+    in `dtype`.
     """
     with torch.device("meta"):
         net = make()
@@ -172,8 +200,17 @@ def load_strictly(
         if name is None or (name not in expected and _is_tolerated(file_name, tolerated)):
             continue
         _check_tensor(file_name, tensor, expected.get(name), checkpoint.name)
-        kind = dtype if tensor.is_floating_point() else tensor.dtype
-        state[name] = tensor.to(device=device, dtype=kind)
+        if name in state:
+            raise ConfigError(
+                f"{checkpoint.name}: two tensors for {name!r}, one of them {file_name!r}; which one counts?"
+            )
+        tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        if not bool(tensor.isfinite().all()):
+            raise ConfigError(
+                f"{checkpoint.name}: tensor {file_name!r} holds NaN or infinity in {dtype}; the file is damaged, or "
+                "its values need a wider dtype"
+            )
+        state[name] = tensor.to(device)
     missing = sorted(expected.keys() - state.keys())
     if missing:
         raise ConfigError(f"{checkpoint.name}: missing tensor {', '.join(missing)}; config.json says it is there")
@@ -190,8 +227,10 @@ def _check_tensor(name: str, tensor: Tensor, wanted: Tensor | None, where: str) 
         raise ConfigError(f"{where}: unknown tensor {name!r} {list(tensor.shape)}; the config and the weights disagree")
     if tensor.shape != wanted.shape:
         raise ConfigError(f"{where}: tensor {name!r} is {list(tensor.shape)}, config.json says {list(wanted.shape)}")
-    if tensor.is_floating_point() and bool(tensor.isnan().any()):
-        raise ConfigError(f"{where}: tensor {name!r} holds NaN; the file is damaged")
+    if wanted.is_floating_point() and tensor.dtype not in _WEIGHT_DTYPES:
+        raise ConfigError(f"{where}: tensor {name!r} is {tensor.dtype}; quantised drafts are not implemented")
+    if tensor.is_floating_point() and not wanted.is_floating_point():
+        raise ConfigError(f"{where}: tensor {name!r} is {tensor.dtype}, but holds ids; a conversion has rounded them")
 
 
 def check_fits(

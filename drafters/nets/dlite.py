@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from agentbench_spec.drafting import ConfigError
 
 from .cross import CrossNet
-from .qwen3 import Geometry, RMSNorm, Rope, grouped_attention, required
+from .qwen3 import Geometry, RMSNorm, Rope, grouped_attention, layer_ids, required, whole
 
 _IMPLIED_GROUP = {"dlite_v1": 1, "dlite_v2": 2}
 
@@ -47,21 +47,19 @@ class DLiteConfig:
         if not isinstance(own, Mapping):
             raise ConfigError(f"{where}: no 'dlite_config'; this is not a DLite checkpoint")
         _check_kind(own, where)
-        ids = tuple(required(own, "target_layer_ids", where))
+        ids = layer_ids(own, "target_layer_ids", where)
         slots = own.get("chs_num_layers", len(ids))
         if slots != len(ids):
             raise ConfigError(f"{where}: chs_num_layers is {slots}, target_layer_ids has {len(ids)} entries")
-        group = own.get("anchor_group_size", _IMPLIED_GROUP[own["architecture_version"]])
-        if not isinstance(group, int) or group < 1:
-            raise ConfigError(f"{where}: anchor_group_size is {group!r}; it must be a whole number from 1 up")
+        implied = {"anchor_group_size": _IMPLIED_GROUP[own["architecture_version"]]}
         return cls(
             geometry=Geometry.from_config(config, where, rope_theta=rope_theta),
             target_layer_ids=ids,
-            num_target_layers=int(required(config, "num_target_layers", where)),
-            block_size=int(required(config, "block_size", where)),
-            group=group,
-            rank=int(required(own, "sequential_rank", where)),
-            mask_token_id=int(required(own, "mask_token_id", where)),
+            num_target_layers=whole(config, "num_target_layers", where),
+            block_size=whole(config, "block_size", where, least=2),
+            group=whole({**implied, **own}, "anchor_group_size", where),
+            rank=whole(own, "sequential_rank", where),
+            mask_token_id=whole(own, "mask_token_id", where, least=0),
         )
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from agentbench_spec.drafting import ConfigError
 
 from .block import BlockConfig, BlockNet
-from .qwen3 import Geometry, required
+from .qwen3 import Geometry, layer_ids, whole
 
 _PROJECTORS = ("domino", "causal_v5")
 
@@ -47,8 +47,8 @@ class DominoConfig:
         block = BlockConfig(
             geometry=geometry,
             family="own-slot",
-            block_size=int(required(merged, "block_size", where)),
-            mask_token_id=int(required(merged, "mask_token_id", where)),
+            block_size=whole(merged, "block_size", where, least=2),
+            mask_token_id=whole(merged, "mask_token_id", where, least=0),
             target_layer_ids=_layer_ids(merged, geometry.num_layers, where),
             num_target_layers=merged.get("num_target_layers"),
             markov_rank=0,
@@ -58,9 +58,9 @@ class DominoConfig:
         )
         return cls(
             block=block,
-            plain_tokens=int(merged.get("pure_draft_prefix_len", 0)),
-            embed_size=int(required(merged, "emb_dim", where)),
-            state_size=int(required(merged, "gru_hidden_dim", where)),
+            plain_tokens=whole({"pure_draft_prefix_len": 0, **merged}, "pure_draft_prefix_len", where, least=0),
+            embed_size=whole(merged, "emb_dim", where),
+            state_size=whole(merged, "gru_hidden_dim", where),
             shift_label=bool(merged.get("shift_label", False)),
         )
 
@@ -68,8 +68,8 @@ class DominoConfig:
 def _layer_ids(config: Mapping[str, Any], taps: int, where: str) -> tuple[int, ...]:
     """The ids of the config, or as many as the draft has layers, evenly from 1 to three before the last."""
     if config.get("target_layer_ids"):
-        return tuple(int(i) for i in config["target_layer_ids"])
-    last = int(required(config, "num_target_layers", where)) - 3
+        return layer_ids(config, "target_layer_ids", where)
+    last = whole(config, "num_target_layers", where) - 3
     return tuple(round(1 + i * (last - 1) / max(taps - 1, 1)) for i in range(taps))
 
 

@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from safetensors import safe_open
-
 from agentbench_spec.drafting import ConfigError
 
-from .checkpoint import Checkpoint, shard_paths
-from .qwen3 import Geometry, read_rope_theta, required
+from .checkpoint import Checkpoint, open_safetensors, pickled, shard_paths
+from .qwen3 import (
+    Geometry,
+    layer_ids,
+    max_positions,
+    number,
+    read_rope_theta,
+    refuse_unsupported,
+    required,
+    whole,
+)
 
 Layout = Literal["deepspec", "midlayer", "speculators"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -83,10 +89,11 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> 
     config, where = checkpoint.config, checkpoint.where
     layout = _layout(config, where)
     layer = config["transformer_layer_config"] if layout == "speculators" else config
+    refuse_unsupported(layer, where, biases=True)
     flags = {name: bool(config.get(name, False)) for name in ("norm_before_fc", "fc_norm")}
     if all(flags.values()):
         raise ConfigError(f"{where}: norm_before_fc and fc_norm are both true; a head has one of them at most")
-    depth = _target_depth(config, layer, target_layers)
+    depth = _target_depth(config, layer, target_layers, where)
     norm_output = config.get("norm_output")
     return Eagle3Config(
         layout=layout,
@@ -95,8 +102,8 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> 
         target_layers=_tapped_layers(config, layout, depth, where),
         num_target_layers=depth,
         rope_theta=_rope_theta(layer, layout, where),
-        max_tokens=int(required(config, "ttt_length", where)) if layout == "deepspec" else None,
-        max_positions=layer.get("max_position_embeddings"),
+        max_tokens=whole(config, "ttt_length", where) if layout == "deepspec" else None,
+        max_positions=max_positions(layer, where),
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         feed_back_normed=layout == "speculators" and bool(norm_output),
         norm_logits=layout != "midlayer" or norm_output is not False,
@@ -121,9 +128,9 @@ def _layout(config: Mapping[str, Any], where: str) -> Layout:
     )
 
 
-def _target_depth(config: Mapping[str, Any], layer: Mapping[str, Any], given: int | None) -> int | None:
+def _target_depth(config: Mapping[str, Any], layer: Mapping[str, Any], given: int | None, where: str) -> int | None:
     if given is not None or config.get("num_target_layers") is not None:
-        return given if given is not None else int(config["num_target_layers"])
+        return given if given is not None else whole(config, "num_target_layers", where)
     return known_depth({**layer, "hidden_size": config.get("target_hidden_size") or layer.get("hidden_size")})
 
 
@@ -138,20 +145,20 @@ def _tapped_layers(config: Mapping[str, Any], layout: Layout, depth: int | None,
     """The same three tensors under three numberings; see the table of spec section 1.1."""
     key = "eagle_aux_hidden_state_layer_ids"
     if layout == "deepspec":
-        return tuple(int(i) for i in required(config, "target_layer_ids", where))
-    nested = (config.get("eagle_config") or {}).get(key)
-    if nested:
-        return tuple(int(i) for i in nested)
+        return layer_ids(config, "target_layer_ids", where)
+    nested = config.get("eagle_config") or {}
+    if nested.get(key):
+        return layer_ids(nested, key, where)
     if config.get(key):
-        return tuple(int(i) - 1 for i in config[key])
+        return tuple(layer - 1 for layer in layer_ids(config, key, where))
     if depth is None:
         raise ConfigError(f"{where}: no {key} and no depth of the target to derive it; pass target_layers=<number>")
     return (1, depth // 2 - 1, depth - 4)
 
 
 def _rope_theta(layer: Mapping[str, Any], layout: Layout, where: str) -> float:
-    nested = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
-    absent = layer.get("rope_theta") is None and nested.get("rope_theta") is None
+    places = (layer, layer.get("rope_parameters"), layer.get("rope_scaling"))
+    absent = all(each.get("rope_theta") is None for each in places if isinstance(each, Mapping))
     if absent and layout != "deepspec":
         return read_rope_theta({**layer, "rope_theta": DEFAULT_ROPE_THETA}, where)
     return read_rope_theta(layer, where)
@@ -184,10 +191,9 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     if path.suffix == ".safetensors":
-        with safe_open(path, framework="pt") as file:
+        with open_safetensors(path) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    state = torch.load(path, map_location="meta", weights_only=True)
-    return {name: tuple(tensor.shape) for name, tensor in state.get("state_dict", state).items()}
+    return {name: tuple(tensor.shape) for name, tensor in pickled(path, "meta").items()}
 
 
 def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
@@ -198,7 +204,7 @@ def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
     _one_layer(config, shapes)
     fc, q, k = (_need(config, shapes, name) for name in _SIZE_TENSORS)
     hidden, vocabulary = _need(config, shapes, "norm.weight")[0], _need(config, shapes, "lm_head.weight")[0]
-    heads = int(required(config.layer, "num_attention_heads", config.where))
+    heads = whole(config.layer, "num_attention_heads", config.where)
     head_dim = _divide(q[0], heads, config, "rows of q_proj", "num_attention_heads")
     geometry = Geometry(
         hidden_size=hidden,
@@ -207,8 +213,8 @@ def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
         num_heads=heads,
         num_kv_heads=_divide(k[0], head_dim, config, "rows of k_proj", "head_dim"),
         head_dim=head_dim,
-        vocab_size=int(required(config.layer, "vocab_size", config.where)),
-        rms_norm_eps=float(required(config.layer, "rms_norm_eps", config.where)),
+        vocab_size=whole(config.layer, "vocab_size", config.where),
+        rms_norm_eps=number(required(config.layer, "rms_norm_eps", config.where), "rms_norm_eps", config.where),
         rope_theta=config.rope_theta,
         max_positions=config.max_positions,
     )

@@ -11,7 +11,7 @@ from agentbench_spec.drafting import ConfigError
 
 from .checkpoint import Checkpoint
 from .eagle3_layouts import known_depth
-from .qwen3 import Geometry
+from .qwen3 import Geometry, whole
 
 Rename = Callable[[str], str | None]
 
@@ -83,12 +83,11 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None, rope_theta
     if config.get("mlp_type", "dense") != "dense" or config.get("num_experts") or config.get("n_routed_experts"):
         raise ConfigError(f"{where}: this MTP module has experts; dense modules are supported")
     single = {**config, "num_hidden_layers": 1, "layer_types": None}
-    ttt = config.get("ttt_length")
     return MtpConfig(
         geometry=Geometry.from_config(single, where, rope_theta=rope_theta),
         where=where,
         num_target_layers=_depth(config, where, target_layers),
-        max_tokens=None if ttt is None else int(ttt),
+        max_tokens=None if config.get("ttt_length") is None else whole(config, "ttt_length", where),
     )
 
 

@@ -5,6 +5,7 @@ Axes: B rows, n positions fed, T positions attended, H hidden, Nq / Nkv heads, d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,18 +45,21 @@ class Geometry:
         rope_theta: the rope base to use instead of the config's.
         Raises ConfigError for a missing field or a feature these nets do not implement.
         """
-        _refuse_unsupported(config, where)
+        refuse_unsupported(config, where)
+        grouped = config.get("num_key_value_heads") is not None
         return cls(
-            hidden_size=int(required(config, "hidden_size", where)),
-            intermediate_size=int(required(config, "intermediate_size", where)),
-            num_layers=int(required(config, "num_hidden_layers", where)),
-            num_heads=int(required(config, "num_attention_heads", where)),
-            num_kv_heads=int(config.get("num_key_value_heads") or required(config, "num_attention_heads", where)),
+            hidden_size=whole(config, "hidden_size", where),
+            intermediate_size=whole(config, "intermediate_size", where),
+            num_layers=whole(config, "num_hidden_layers", where),
+            num_heads=whole(config, "num_attention_heads", where),
+            num_kv_heads=whole(config, "num_key_value_heads" if grouped else "num_attention_heads", where),
             head_dim=_head_dim(config, where),
-            vocab_size=int(required(config, "vocab_size", where)),
-            rms_norm_eps=float(required(config, "rms_norm_eps", where)),
-            rope_theta=read_rope_theta(config, where) if rope_theta is None else float(rope_theta),
-            max_positions=config.get("max_position_embeddings"),
+            vocab_size=whole(config, "vocab_size", where),
+            rms_norm_eps=number(required(config, "rms_norm_eps", where), "rms_norm_eps", where),
+            rope_theta=read_rope_theta(config, where)
+            if rope_theta is None
+            else number(rope_theta, "rope_theta", where),
+            max_positions=max_positions(config, where),
         )
 
 
@@ -67,18 +71,52 @@ def required(config: Mapping[str, Any], field: str, where: str) -> Any:
     return value
 
 
+def whole(config: Mapping[str, Any], field: str, where: str, *, least: int = 1) -> int:
+    """The whole number in `field`, or a ConfigError if there is none, or one below `least`."""
+    value = required(config, field, where)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{where}: {field} is {value!r}; it must be a whole number from {least} up")
+    return value
+
+
+def layer_ids(config: Mapping[str, Any], field: str, where: str) -> tuple[int, ...]:
+    """The list of layer numbers in `field`, or a ConfigError if it is not one."""
+    value = required(config, field, where)
+    if not isinstance(value, list | tuple) or not all(isinstance(each, int) for each in value):
+        raise ConfigError(f"{where}: {field} is {value!r}; it must be a list of layer numbers")
+    return tuple(value)
+
+
+def number(value: Any, field: str, where: str) -> float:
+    """`value` as a positive finite number, or a ConfigError that names the field."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ConfigError(f"{where}: {field} is {value!r}; it must be a number above 0")
+    return found
+
+
+def max_positions(config: Mapping[str, Any], where: str) -> int | None:
+    """The trained window in tokens, None where the config has none."""
+    field = "max_position_embeddings"
+    return None if config.get(field) is None else whole(config, field, where)
+
+
 def _head_dim(config: Mapping[str, Any], where: str) -> int:
     if config.get("head_dim") is not None:
-        return int(config["head_dim"])
+        return whole(config, "head_dim", where)
     if config.get("model_type") == "qwen3":  # Qwen3 has heads x head_dim != hidden_size: guessing would be silent
         raise ConfigError(f"{where}: no field 'head_dim'; a Qwen3 config must give it")
-    return int(required(config, "hidden_size", where)) // int(required(config, "num_attention_heads", where))
+    return whole(config, "hidden_size", where) // whole(config, "num_attention_heads", where)
 
 
-def _refuse_unsupported(config: Mapping[str, Any], where: str) -> None:
+def refuse_unsupported(config: Mapping[str, Any], where: str, *, biases: bool = False) -> None:
+    """Raise ConfigError for what these nets do not compute; biases: leave those to the tensors of the file."""
     if config.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"{where}: hidden_act is {config['hidden_act']!r}; only 'silu' is implemented")
-    for field in ("attention_bias", "mlp_bias"):
+    for field in () if biases else ("attention_bias", "mlp_bias"):
         if config.get(field):
             raise ConfigError(f"{where}: {field} is true; drafts with biases in the backbone are not implemented")
     other = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
@@ -89,14 +127,19 @@ def _refuse_unsupported(config: Mapping[str, Any], where: str) -> None:
 def read_rope_theta(config: Mapping[str, Any], where: str) -> float:
     """The rope base of a config in either style: `rope_parameters.rope_theta` or a top-level `rope_theta`.
 
-    Raises ConfigError if there is none (a default would be silently wrong), if both are there and differ, or if
-    the config asks for a scaled rope.
+    Raises ConfigError if there is none (a default would be silently wrong), if two are there and differ, or if
+    the config asks for a scaled rope in either style.
     """
-    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = nested.get("rope_type", nested.get("type", "default"))
-    if kind != "default" or nested.get("partial_rotary_factor", 1) != 1:
-        raise ConfigError(f"{where}: rope type {kind!r} is not implemented for drafts, only 'default'")
-    found = {float(theta) for theta in (nested.get("rope_theta"), config.get("rope_theta")) if theta is not None}
+    bases = [config.get("rope_theta")]
+    for field in ("rope_parameters", "rope_scaling"):
+        nested = config.get(field) or {}
+        if not isinstance(nested, Mapping):
+            raise ConfigError(f"{where}: {field} is {nested!r}; it must be an object or null")
+        kind = nested.get("rope_type", nested.get("type", "default"))
+        if kind != "default" or nested.get("partial_rotary_factor", 1) != 1:
+            raise ConfigError(f"{where}: rope type {kind!r} is not implemented for drafts, only 'default'")
+        bases.append(nested.get("rope_theta"))
+    found = {number(base, "rope_theta", where) for base in bases if base is not None}
     if len(found) != 1:
         problem = f"two different rope bases {sorted(found)}" if found else "no rope base"
         raise ConfigError(f"{where}: {problem}; give one in rope_parameters.rope_theta, or the option rope_theta=")

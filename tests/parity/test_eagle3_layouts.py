@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import eagle3_kit as kit
 import eagle3_writers as write
@@ -118,6 +119,8 @@ BROKEN: dict[str, tuple[Callable[[], Tensors], str]] = {
     "unknown tensor": (lambda: {**write.HEAD, "extra.weight": torch.zeros(2)}, "unknown tensor 'extra.weight'"),
     "not a number": (lambda: {**write.HEAD, "norm.weight": torch.full((48,), torch.nan)}, "NaN"),
     "maps disagree": (_broken_map, "d2t names"),
+    "map rounded": (lambda: {**_full(), "d2t": torch.zeros(160, dtype=torch.bfloat16)}, "'d2t' is torch.bfloat16"),
+    "two of one": (lambda: {**write.HEAD, "model.norm.weight": torch.ones(48)}, "two tensors for 'norm.weight'"),
     "d2t descends": (lambda: {**_full(), "d2t": torch.arange(160, 0, -1)}, "ascending"),
     "two layers": (lambda: {**write.HEAD, "layers.1.norm.weight": torch.zeros(2)}, "layers"),
 }
@@ -139,6 +142,29 @@ def test_flags_must_match_the_tensors(tmp_path: Path) -> None:
     drafter = make(write.write_speculators(tmp_path / "b", dict(write.HEAD), norm_before_fc=True))
     with pytest.raises(ConfigError, match="norm_before_fc is True"):
         kit.opened(drafter)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"use_sliding_window": True}, "a sliding window"),
+        ({"layer_types": ["sliding_attention"]}, "sliding_attention"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["midlayer", "speculators"])
+def test_what_the_net_does_not_compute_is_refused(
+    layout: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Fails if a head trained with another activation, mask or rope is run as if it were the usual one."""
+    if layout == "speculators":
+        layer = {name: write.CONFIG[name] for name in (*write.SIZES, "rms_norm_eps", "rope_parameters")}
+        head = write.write_speculators(tmp_path / "h", dict(write.HEAD), transformer_layer_config={**layer, **changes})
+    else:
+        head = write.write_midlayer(tmp_path / "h", dict(write.HEAD), **changes)
+    with pytest.raises(ConfigError, match=message):
+        make(head)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentbench_spec_drafters import dflash, dlite, dspark
+from agentbench_spec_drafters import dflash, dlite, dspark, eagle3
 from agentbench_spec_drafters.nets.block import BlockConfig, BlockNet
 from agentbench_spec_drafters.nets.block_drafter import BlockDrafter
 from agentbench_spec_drafters.nets.checkpoint import open_checkpoint
@@ -112,6 +112,19 @@ def poison(weights: dict[str, Tensor]) -> None:
     weights["layers.0.mlp.up_proj.weight"][3, 5] = float("nan")
 
 
+def overflow(weights: dict[str, Tensor]) -> None:
+    weights["layers.0.mlp.up_proj.weight"][3, 5] = float("inf")
+
+
+def quantise(dtype: torch.dtype) -> Callable[[dict[str, Tensor]], None]:
+    """Values without the scale they need; loaded as they are, they would only draft badly."""
+
+    def apply(weights: dict[str, Tensor]) -> None:
+        weights["layers.0.mlp.up_proj.weight"] = weights["layers.0.mlp.up_proj.weight"].mul(9).to(dtype)
+
+    return apply
+
+
 @pytest.mark.parametrize("name", list(MAKERS))
 @pytest.mark.parametrize(
     ("damage", "tensor"),
@@ -120,6 +133,9 @@ def poison(weights: dict[str, Tensor]) -> None:
         (add, "unknown tensor 'layers.1.self_attn.rope_gain'"),
         (reshape, "tensor 'norm.weight' is"),
         (poison, "'layers.0.mlp.up_proj.weight' holds NaN"),
+        (overflow, "'layers.0.mlp.up_proj.weight' holds NaN or infinity"),
+        (quantise(torch.int8), r"up_proj.weight' is torch.int8; quantised"),
+        (quantise(torch.float8_e4m3fn), r"up_proj.weight' is torch.float8_e4m3fn; quantised"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_by_tensor_name(
@@ -131,6 +147,63 @@ def test_a_damaged_checkpoint_is_refused_by_tensor_name(
     drafter = MAKERS[name](full_folder(tmp_path, name, weights))
     with pytest.raises(ConfigError, match=tensor):
         drafter.open(golden_target(), rows=1, capacity=64)
+
+
+def test_values_that_the_targets_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """Fails if a bfloat16 draft becomes infinite in a float16 run without a word: acceptance would just be poor."""
+    weights = {name: tensor.bfloat16() for name, tensor in weights_of("dflash").items()}
+    weights["layers.0.mlp.up_proj.weight"][3, 5] = 1e6
+    folder = full_folder(tmp_path, "dflash", weights)
+    dflash.make(folder).open(golden_target(dtype=torch.bfloat16), rows=1, capacity=64)
+    with pytest.raises(ConfigError, match=r"infinity in torch.float16.*wider dtype"):
+        dflash.make(folder).open(golden_target(dtype=torch.float16), rows=1, capacity=64)
+
+
+def cut_short(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def lfs_pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def index_without_files(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {}}')
+
+
+def cut_bin(folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(load_file(folder / "model.safetensors"), path)
+    (folder / "model.safetensors").unlink()
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def training_state(folder: Path) -> None:
+    torch.save({**load_file(folder / "model.safetensors"), "epoch": 3}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_short, r"model\.safetensors: not a whole safetensors file.*fetch the file again"),
+        (lfs_pointer, r"model\.safetensors: not a whole safetensors file.*Git LFS pointer"),
+        (index_without_files, r"model\.safetensors\.index\.json: no 'weight_map'"),
+        (cut_bin, r"pytorch_model\.bin: not a plain file of tensors"),
+        (training_state, r"pytorch_model\.bin: 'epoch' is no tensor"),
+    ],
+)
+@pytest.mark.parametrize("name", ["dspark-rnn", "eagle3"])
+def test_a_damaged_file_is_named_with_the_way_out(
+    name: str, damage: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    """Fails if a broken download dies in the library that reads it, with neither the file nor what to do."""
+    folder = Path(shutil.copytree(GOLDEN / name / "draft", tmp_path / "draft"))
+    damage(folder)
+    make = eagle3.make if name == "eagle3" else MAKERS[name]
+    with pytest.raises(ConfigError, match=message):
+        make(folder).open(golden_target(), rows=1, capacity=64)
 
 
 def test_sharded_and_bin_weights_give_the_same_tokens(tmp_path: Path) -> None:
@@ -214,6 +287,13 @@ def test_frozen_copies_are_aliased_and_own_ones_kept() -> None:
         ("hidden_act", "gelu", "hidden_act"),
         ("attention_bias", True, "attention_bias"),
         ("block_size", None, "block_size"),
+        ("block_size", 0, "block_size is 0; it must be a whole number from"),
+        ("hidden_size", "wide", "hidden_size is 'wide'; it must be a whole number"),
+        ("num_hidden_layers", 2.5, "num_hidden_layers is 2.5; it must be a whole number"),
+        ("max_position_embeddings", "2k", "max_position_embeddings is '2k'"),
+        ("rms_norm_eps", float("nan"), "rms_norm_eps is nan; it must be a number above 0"),
+        ("rope_theta", "big", "rope_theta is 'big'"),
+        ("target_layer_ids", 3, "target_layer_ids is 3; it must be a list"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused_before_any_weight_is_read(
@@ -259,10 +339,11 @@ def test_which_layers_a_family_may_tap(name: str, ids: list[int], fits: bool, tm
         ({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4}}, "two different rope bases"),
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "no weights"),
         ({"rope_theta": 1e4, "rope_scaling": None}, "no weights"),
+        ({"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
     ],
 )
 def test_both_rope_styles_are_read_and_none_is_guessed(rope: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """Fails if a missing or foreign rope base silently becomes a default."""
+    """Fails if a missing or foreign rope base silently becomes a default, or one style hides the other's scaling."""
     config = {k: v for k, v in config_of("dflash").items() if not k.startswith("rope")} | rope
     with pytest.raises(ConfigError, match=message):
         dflash.make(config_folder(tmp_path, config)).open(golden_target(), rows=1, capacity=64)
@@ -635,19 +716,24 @@ def test_grouped_attention_equals_expanded_heads() -> None:
 
 
 def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_path: Path) -> None:
-    """Fails if a hub id is not resolved with its revision, or a missing one ends in hub errors, or without the way out."""
+    """Fails if a hub id is not resolved with its revision, or a missing one ends in hub errors, or without the way out.
+
+    EAGLE-3 once kept only the revision the user had named: two commits of one repository had the same version.
+    """
     commit = "a" * 40
-    store = tmp_path / "hub" / "models--owner--draft"
-    shutil.copytree(GOLDEN / "dlite-g1" / "draft", store / "snapshots" / commit)
-    (store / "refs").mkdir()
-    (store / "refs" / "main").write_text(commit)
+    for repository, name in (("draft", "dlite-g1"), ("head", "eagle3")):
+        store = tmp_path / "hub" / f"models--owner--{repository}"
+        shutil.copytree(GOLDEN / name / "draft", store / "snapshots" / commit)
+        (store / "refs").mkdir()
+        (store / "refs" / "main").write_text(commit)
     script = """
-        from agentbench_spec_drafters import dlite
+        from agentbench_spec_drafters import dlite, eagle3
         from agentbench_spec_drafters.nets.checkpoint import tensors_of
         from agentbench_spec.drafting import ConfigError
         for revision in (None, "a" * 40):
             drafter = dlite.make("owner/draft", revision=revision)
             print(drafter.spec.version[:4], len(dict(tensors_of(drafter.checkpoint.fetch()))))
+            print(eagle3.make("owner/head", revision=revision).spec.version[:4])
         try:
             dlite.make("owner/other")
         except ConfigError as error:
@@ -657,7 +743,7 @@ def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_p
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], env=offline, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["aaaa 31", "aaaa 31", "checkpoint 'owner/other' (revision main) True"]
+    assert done.stdout.splitlines() == [*["aaaa 31", "aaaa"] * 2, "checkpoint 'owner/other' (revision main) True"]
 
 
 def test_opening_through_the_shared_loader_keeps_the_revision() -> None:
