@@ -132,7 +132,7 @@ def step(
         next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
             1, verdict.matched[:, None], verdict.next_ids[:, None]
         )
-        outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one sync
+        outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one read-back
         kept = [0] * len(turns)
         for row, turn in enumerate(decoding):
             if turn is not None:

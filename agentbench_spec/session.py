@@ -76,6 +76,7 @@ class Session:
         """
         if not prompt:
             raise MeasurementError("a turn needs at least one prompt token")
+        # the last common position is run again: for its logits, or since a drafter learns it with the token after it
         kept = max(common_prefix(self._text, prompt) - 1, 0)
         done = Prefill(len(prompt), len(prompt) - kept, kept, anchor=-1, ingest_s=dict.fromkeys(self._drafters, 0.0))
         self._text = list(prompt[:kept])  # what stands if anything below fails
@@ -129,7 +130,7 @@ class Session:
         following = prompt[end] if end < len(prompt) else done.anchor
         next_ids = torch.tensor([[*fed[1:], following]], device=device)
         for name, drafter in list(self._drafters.items()):
-            with self._ingesting(name, done.ingest_s) as watch:
+            with self._ingesting(name, done.ingest_s):
                 drafter.observe(span_of(drafter, [self._row], [start], [len(fed)], input_ids, next_ids, evaluated))
 
     def _cut(self, length: int, ingest_s: dict[str, float] | None = None) -> None:

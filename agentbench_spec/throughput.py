@@ -97,7 +97,7 @@ class Server:
     def serve(self, conversations: Iterable[Conversation]) -> Pass:
         """Serve all of them. Raises MeasurementError if the drafter fails over a new context."""
         done = Pass()
-        waiting = deque(deque(own) for own in conversations)
+        waiting = deque(deque(own) for own in conversations if own)
         slots = [_Slot(session) for session in self._sessions]
         while True:
             for slot in slots:
@@ -108,13 +108,15 @@ class Server:
             self._round(slots, done)
 
     def _admit(self, slot: _Slot, waiting: deque[deque[Request]], done: Pass) -> bool:
-        """Begin the next turn on a free row; False if there is none. A turn may end at once, on its prefill token."""
+        """Take the next turn to a free row; False if there is none.
+
+        The row may be free again at once: the turn was left out, or ended on its prefill token.
+        """
         if not slot.queue:
             slot.session.reset()  # an idle row must not make the others attend far
             if not waiting:
                 return False
             slot.queue = waiting.popleft()
-            return bool(slot.queue) or bool(waiting)
         request = slot.queue.popleft()
         reason = self._refusal(request)
         if reason is not None:

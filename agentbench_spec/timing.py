@@ -102,11 +102,12 @@ class EventClock(Clock):
     def phase(self, name: str) -> Iterator[None]:
         began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        began.record()
+        stream = torch.cuda.current_stream(self._device)  # a bare record() takes the stream of the current device
+        began.record(stream)
         try:
             yield
         finally:
-            ended.record()
+            ended.record(stream)
             self._events.append((name, began, ended))
 
     def _rounds_s(self) -> dict[str, list[float]]:
