@@ -62,7 +62,7 @@ def test_the_distribution_stays_exact_with_a_drafter_that_draws() -> None:
 
 
 def test_the_report_says_which_broken_law_to_mend_first() -> None:
-    """A `propose` that changes state breaks incremental, listed first, too. Fails if its author is not told the cause."""
+    """A `propose` that changes state breaks incremental, listed first, too. Fails if the cause is not named."""
     report = check(Restless, only=["incremental", "no-trace"])
     assert report.failed == ["incremental", "no-trace"] and report.first == "no-trace"
     printed = io.StringIO()

@@ -635,7 +635,7 @@ def test_grouped_attention_equals_expanded_heads() -> None:
 
 
 def test_hub_ids_are_read_from_the_cache_and_refused_with_a_reason_offline(tmp_path: Path) -> None:
-    """Fails if a hub id is not resolved with its revision, or a missing one ends in hub errors, or without the way out."""
+    """Fails if a hub id is not resolved with its revision, or a missing one ends without the way out."""
     commit = "a" * 40
     store = tmp_path / "hub" / "models--owner--draft"
     shutil.copytree(GOLDEN / "dlite-g1" / "draft", store / "snapshots" / commit)
