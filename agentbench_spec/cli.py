@@ -382,6 +382,8 @@ def _numbers(text: str) -> list[int]:
 def _print_sheet(found: Sheet) -> None:
     table = _table(*found.headings)
     table.title, table.title_justify = found.title, "left"
+    for column in table.columns:
+        column.overflow = "fold"  # two drafters whose names begin alike must not look the same
     for line in found.lines:
         table.add_row(*map(Text, line))
     console.print(table)

@@ -198,10 +198,8 @@ def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator
     """(is it kept, in words) for each clause; a later one may rely on the earlier ones."""
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
     yield ids.dtype == torch.int64, "ids must be int64"
-    yield (
-        ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k,
-        f"ids must be [B, n]: B = {rows} rows, n <= {k} tokens",
-    )
+    fits = ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k
+    yield fits, f"ids must be [B, n]: B = {rows} rows, n <= {k} tokens"
     if probs is not None:
         fits = tuple(probs.shape) == (*ids.shape, vocab_size)
         yield fits, "probs must be [B, k, V] like ids and the target's vocabulary"

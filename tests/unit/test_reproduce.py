@@ -336,3 +336,13 @@ def test_compare_on_two_runs(results: Path, tmp_path: Path) -> None:
     (worse / "turns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     done = call("compare", run, worse)
     assert done.code == 1 and any("speedup" in line for line in done.last["regressions"])
+
+
+def test_names_that_begin_alike_are_told_apart_on_a_narrow_screen(results: Path, tmp_path: Path) -> None:
+    """Fails if the end of `my_package.drafter:make_2`, a second version of a drafter, is cut to fit 80 columns."""
+    (run,) = results.glob("runs/*")
+    renamed = shutil.copytree(run, tmp_path / "renamed")
+    text = (renamed / "turns.jsonl").read_text("utf-8")
+    (renamed / "turns.jsonl").write_text(text.replace('"ngram"', '"my_package.drafter:make_2"'), "utf-8")
+    shown = "".join(call("compare", renamed, renamed).err.split())
+    assert "er:make_" in shown and "…" not in shown  # the name goes on in the next lines
