@@ -94,8 +94,8 @@ def is_finished(folder: Path, rollouts: Sequence[Rollout]) -> bool:
     if not (folder / MANIFEST).is_file():
         return False
     done = folder / ROLLOUTS
-    lines = done.read_text(encoding="utf-8").splitlines() if done.is_file() else []
-    return read_manifest(folder).get("finished") is not None and len(lines) == len(rollouts)
+    complete = done.read_bytes().count(b"\n") if done.is_file() else 0  # an error's text may hold other line ends
+    return read_manifest(folder).get("finished") is not None and complete == len(rollouts)
 
 
 def read_part(folder: Path) -> PartResult:

@@ -11,10 +11,12 @@ import pytest
 from localmodel import save_rollouts, session
 from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
 
+from agentbench_spec.backends.part import is_finished
 from agentbench_spec.backends.sglang import run_served
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.invariants import check_row
+from agentbench_spec.runfolder import RunWriter
 
 
 @pytest.fixture
@@ -223,6 +225,15 @@ def test_near_tie_is_told_apart(model: Path, rollouts: Path, tmp_path: Path) -> 
         done = served(settings(model, rollouts, plain.base_url, spec.base_url, workload__limit=1), tmp_path / "run")
     differing = [row for row in of(done, "eagle3") if not row.identical]
     assert differing and all(row.divergence in ("tie", "error") and row.divergence_margin for row in differing)
+
+
+def test_a_finished_part_needs_no_server_whatever_its_errors_say(tmp_path: Path) -> None:
+    """Fails if an error's text with a line separator of Unicode counts as lines, and a server is started in vain."""
+    with RunWriter.create(tmp_path / "none", {"settings_digest": "x"}) as writer:
+        writer.rollout_done("a", status="error", error="the server said: bad\u2028request\x85")
+        writer.finish()
+    assert is_finished(tmp_path / "none", [session("a")])
+    assert not is_finished(tmp_path / "none", [session("a"), session("b")])
 
 
 REFUSALS = [
