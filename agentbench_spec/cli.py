@@ -1,6 +1,7 @@
 """The command line: verbs over the library. Tables go to stderr, one JSON line comes last on stdout.
 
-Exit codes: 0 fine; 1 the run is void or a check failed; 2 the input cannot be used; 130 interrupted.
+Exit codes: 0 fine; 1 the run is void or a check failed; 2 the input cannot be used; 130 interrupted; 141 nobody reads
+the output any more.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -40,7 +43,13 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and describe rollout files.")
 app.add_typer(rollouts_app, name="rollouts")
 
-console = Console(stderr=True)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:  # rich's own would end the process, as if a plugin had
+        raise BrokenPipeError
+
+
+console = _Console(stderr=True)
 P = ParamSpec("P")
 
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="A setting, section.key=value; repeatable.")]
@@ -80,8 +89,8 @@ def _errors() -> Iterator[None]:
         _say(f"a plugin ended the command: {cause_of(error)}", "red", "ContractError: ")
         raise typer.Exit(1) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing at exit either
-        raise typer.Exit(1) from None
+        _silence(sys.stdout, sys.stderr)
+        raise typer.Exit(141) from None
     except OSError as error:
         _say(f"{error.strerror or error}: {error.filename or 'no file named'}", "red", "error: ")
         raise typer.Exit(2) from None
@@ -135,8 +144,17 @@ def _checkpoints(drafters: Sequence[str]) -> Iterator[str]:
     yield from (checkpoint for name in drafters if "/" in (checkpoint := name.partition("=")[2]))
 
 
+def _silence(*streams: TextIO) -> None:
+    """The reader left: write to nowhere from now on, and say nothing at exit either."""
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _last_line(value: dict[str, Any]) -> None:
-    print(json.dumps(value, allow_nan=False), flush=True)
+    try:
+        print(json.dumps(value, allow_nan=False), flush=True)
+    except BrokenPipeError:
+        _silence(sys.stdout)  # and go on: the exit code still says what came out
 
 
 @app.command()
@@ -380,15 +398,25 @@ def _numbers(text: str) -> list[int]:
 
 
 def _print_sheet(found: Sheet) -> None:
-    table = _table(*found.headings)
-    table.title, table.title_justify = found.title, "left"
-    for column in table.columns:
-        column.overflow = "fold"  # two drafters whose names begin alike must not look the same
-    for line in found.lines:
-        table.add_row(*map(Text, line))
-    console.print(table)
+    table, screen = _sheet_table(found), console
+    least = Measurement.get(console, console.options.update(max_width=1000), table).minimum
+    if least > console.width:  # a table wider than a narrow screen, so that no figure is cut
+        table, screen = _sheet_table(found, least=True), _Console(stderr=True, width=2 * least)
+    screen.print(table)
     for note in found.notes:
         _say(note, "yellow" if "NOT LOSSLESS" in note or note.startswith("warning") else "dim")
+
+
+def _sheet_table(found: Sheet, *, least: bool = False) -> Table:
+    """least: each column as wide as its longest word."""
+    table = _table()
+    table.title, table.title_justify = found.title, "left"
+    for i, heading in enumerate(found.headings):
+        words = [word for text in (heading, *(line[i] for line in found.lines)) for word in text.split()]
+        table.add_column(Text(heading), width=max(map(cell_len, words), default=1) if least else None)
+    for line in found.lines:
+        table.add_row(*map(Text, line))
+    return table
 
 
 @app.command()
@@ -399,15 +427,13 @@ def export(
 ) -> None:
     """Write the table of a run as CSV, parquet, markdown or LaTeX."""
     from agentbench_spec.export import write_summary
-    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.manifest import counting
+    from agentbench_spec.runfolder import read_turns
     from agentbench_spec.summary import summarise
 
-    manifest, rows = read_run(run)
+    manifest, rows = read_turns(run)
     _warn_unfinished(run, manifest)
-    counting = manifest.get("settings", {}).get("measure", {})
-    summary = summarise(
-        rows, include_degenerate=counting.get("include_degenerate", False), seed=counting.get("seed", 0)
-    )
+    summary = summarise(rows, **counting(manifest))
     file = write_summary(summary, run.resolve().name, out)
     _say(f"written: {file}")
     _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
@@ -428,9 +454,11 @@ def compare(
 ) -> None:
     """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
     from agentbench_spec.compare import compare_runs, comparison_sheet
-    from agentbench_spec.runfolder import read_run
+    from agentbench_spec.runfolder import read_turns
 
-    before, after = read_run(old), read_run(new)
+    before, after = read_turns(old), read_turns(new)
+    if old.resolve() == new.resolve():
+        _say(f"{old} and {new} are one folder: nothing in it can have changed", "yellow", "warning: ")
     _warn_unfinished(old, before[0])
     _warn_unfinished(new, after[0])
     found = compare_runs(before, after, tolerance=tolerance, seed=seed)

@@ -6,12 +6,13 @@ can stand still while one stretch of contexts collapses; therefore every bucket 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from agentbench_spec import metrics
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.export import Sheet
 from agentbench_spec.metrics import BASELINE, counted, turn_of
 from agentbench_spec.provenance import differing_keys
@@ -70,22 +71,47 @@ class Comparison:
 def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05, seed: int = 0) -> Comparison:
     """Compare two runs turn by turn.
 
-    tolerance: a relative fall that is not one yet. Raises ConfigError if the runs' settings or data differ, or they
-    share no turn, MeasurementError if rows within a run were measured under different conditions.
+    tolerance: a relative fall that is not one yet. Raises ConfigError if the runs' settings, data or conditions
+    differ, or if there is no drafter's turn that both hold and that counted before.
     """
     refuse_unlike(old[0], new[0])
-    metrics.one_condition([*old[1], *new[1]])
+    _refuse_unlike_rows(old[1], new[1])
     notes = list(_machine_notes(old[0], new[0]))
     same_machine = not notes
     before, after = _by_turn(old[1]), _by_turn(new[1])
-    if not before.keys() & after.keys():
-        raise ConfigError("the two runs share no drafter and turn: there is nothing to compare")
-    only = sorted(
-        {drafter for _, drafter in before.keys() ^ after.keys()} - {d for _, d in before.keys() & after.keys()}
-    )
-    notes += [f"{drafter} is in one run only" for drafter in only]
+    _refuse_nothing(before, old[1], new[1])
+    names = [{row.drafter for row in rows} for rows in (old[1], new[1])]
+    notes += [f"{drafter} is in one run only" for drafter in sorted(names[0] ^ names[1])]
+    if BASELINE not in names[0] & names[1]:
+        notes.append(f"no speed-up can be compared: plain decoding ({BASELINE}) is not in both runs")
+    notes += [line for name, rows in (("old", old[1]), ("new", new[1])) for line in _left_out_notes(name, rows)]
     changes = list(_changes(before, after, tolerance, seed, timed=same_machine))
     return Comparison(changes, list(_losses(old[1], new[1])), notes)
+
+
+def _refuse_unlike_rows(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
+    try:
+        metrics.one_condition([*old, *new])
+    except MeasurementError as error:
+        raise ConfigError(f"the runs did not measure the same thing: {error}") from error
+
+
+def _refuse_nothing(before: Mapping[_Key, TurnRow], old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
+    """Raises ConfigError where "nothing fell" would only mean that nothing was compared."""
+    shared = {_key(row) for row in old if row.drafter != BASELINE} & {_key(row) for row in new}
+    if not shared:
+        raise ConfigError(f"the two runs share no drafter and turn besides {BASELINE}: there is nothing to compare")
+    if not shared & before.keys():
+        reasons = ", ".join(metrics.left_out(row for row in old if _key(row) in shared))
+        raise ConfigError(f"not one shared turn of the old run counts ({reasons}): there is nothing to compare")
+
+
+def _left_out_notes(name: str, rows: Sequence[TurnRow]) -> Iterator[str]:
+    said: dict[str, list[str]] = {}
+    for drafter, own in metrics.by_drafter(rows).items():
+        for reason, count in metrics.left_out(own).items():
+            said.setdefault(f"{count} of {len(own)} turns left out: {reason}", []).append(drafter)
+    yield from (f"{name} run: {', '.join(drafters)}: {line}" for line, drafters in said.items())
 
 
 _FREE = ("drafters", "drafter_options", "measure.threads", "measure.rounds", "target.device", "target.fast_linears")
@@ -120,7 +146,11 @@ _Key = tuple[tuple[str, str, int], str]
 
 
 def _by_turn(rows: Sequence[TurnRow]) -> dict[_Key, TurnRow]:
-    return {(turn_of(row), row.drafter): row for row in counted(rows)}
+    return {_key(row): row for row in counted(rows)}
+
+
+def _key(row: TurnRow) -> _Key:
+    return turn_of(row), row.drafter
 
 
 def _changes(
@@ -219,12 +249,13 @@ def _order(bucket: str) -> int:
 
 def _losses(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> Iterator[str]:
     """Turns that counted before and do not now, and outputs that are no longer the baseline's."""
-    now = {(turn_of(row), row.drafter): row for row in new}
+    now = {_key(row): row for row in new}
+    there = {row.drafter for row in new}
     for drafter, own in metrics.by_drafter(old).items():
-        gone = [row for row in counted(own) if (found := now.get((turn_of(row), drafter))) and not counted([found])]
-        if gone:
-            reasons = sorted({str(metrics.left_out_because(now[turn_of(row), drafter])) for row in gone})
-            yield f"{drafter}: {len(gone)} turns that counted are now left out: {', '.join(reasons)}"
+        keys = [_key(row) for row in counted(own)] if drafter in there else []
+        reasons = [metrics.left_out_because(now[key]) if key in now else "missing" for key in keys]
+        if gone := Counter(reason for reason in reasons if reason):
+            yield f"{drafter}: {gone.total()} turns that counted are now left out: {', '.join(sorted(gone))}"
         was, is_now = (
             metrics.losslessness(row for row in rows if row.drafter == drafter and row.status == "ok").errors
             for rows in (old, new)

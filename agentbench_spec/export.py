@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.paper import DRAFTERS
 from agentbench_spec.provenance import write_bytes_atomic
 from agentbench_spec.stats import Interval, ends
-from agentbench_spec.summary import DrafterSummary, Summary, notes
+from agentbench_spec.summary import DrafterSummary, Summary, notes, turns_cell
 from agentbench_spec.tables import Table, grid
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def sheet(table: Table) -> Sheet:
 def summary_sheet(summary: Summary, title: str) -> Sheet:
     """The figures of one run; both weightings side by side, named."""
     headings = ("method", "τ", "τ macro", "τ raw", "τ raw macro", "speed-up", "speed-up macro", "end to end", "turns")
-    lines = [[own.drafter, *map(_number, _figures(own)), str(own.turns)] for own in summary.drafters]
+    lines = [[own.drafter, *map(_number, _figures(own)), turns_cell(own)] for own in summary.drafters]
     return Sheet(title, headings, lines, notes(summary))
 
 
@@ -107,9 +108,22 @@ def csv_text(tables: Sequence[Table]) -> str:
 
 def markdown(found: Sheet) -> str:
     """A pipe table with its title above and its notes below."""
-    rows = [found.headings, ["---"] * len(found.headings), *found.lines]
-    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"### {found.title}", "", *body, "", *(f"- {note}" for note in found.notes)]) + "\n"
+    rows = [list(map(_marked, row)) for row in (found.headings, *found.lines)]
+    body = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(found.headings), *rows[1:])]
+    below = [f"- {_marked(note)}" for note in found.notes]
+    return "\n".join([f"### {_marked(found.title)}", "", *body, "", *below]) + "\n"
+
+
+_MARKDOWN = re.compile(r"[\\|<*`]|(?<!\w)_|_(?!\w)")
+"""What is markup in a cell; an underscore between letters is not."""
+
+
+def _marked(text: str) -> str:
+    return _MARKDOWN.sub(lambda mark: "\\" + mark[0], _BREAKS.sub(" ", text))
+
+
+_BREAKS = re.compile(r"[^\S \u00a0]+")
+"""Line breaks and tabs, which an error message may hold: a cell, and a comment, is one line."""
 
 
 def latex(found: Sheet) -> str:
@@ -117,7 +131,7 @@ def latex(found: Sheet) -> str:
     columns = "l" * min(2, len(found.headings)) + "r" * (len(found.headings) - 2)
     lines = [" & ".join(map(_escaped, line)) + r" \\" for line in found.lines]
     heading = " & ".join(map(_escaped, found.headings)) + r" \\"
-    comments = [f"% {found.title}", *(f"% {note}" for note in found.notes)]
+    comments = [f"% {_BREAKS.sub(' ', text)}" for text in (found.title, *found.notes)]
     table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *lines, r"\bottomrule"]
     return "\n".join([*comments, *table, r"\end{tabular}"]) + "\n"
 
@@ -129,13 +143,16 @@ _LATEX = {
     **{mark: "\\" + mark for mark in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
 }
 
 
 def _escaped(text: str) -> str:
-    # a line that begins with "[" would be read as the optional argument of the "\\" before it
-    plain = "".join(_LATEX.get(mark, mark) for mark in text.strip())
-    return "{" + plain + "}" if plain.startswith("[") else plain
+    # a line that begins with "[" or "*" would be read as an argument of the "\\" before it
+    plain = "".join(_LATEX.get(mark, mark) for mark in _BREAKS.sub(" ", text.strip()))
+    return "{" + plain + "}" if plain.startswith(("[", "*")) else plain
 
 
 def summary_frame(summary: Summary) -> pd.DataFrame:
@@ -162,18 +179,16 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
 
 def write_summary(summary: Summary, title: str, path: Path) -> Path:
     """Write the figures of one run as the ending of `path` says. Raises ConfigError for another ending."""
-    texts: dict[str, Callable[[], str]] = {
-        ".csv": lambda: str(summary_frame(summary).to_csv(index=False, lineterminator="\n")),
-        ".md": lambda: markdown(summary_sheet(summary, title)),
-        ".tex": lambda: latex(summary_sheet(summary, title)),
+    contents: dict[str, Callable[[], bytes]] = {
+        ".csv": lambda: str(summary_frame(summary).to_csv(index=False, lineterminator="\n")).encode(),
+        ".md": lambda: markdown(summary_sheet(summary, title)).encode(),
+        ".tex": lambda: latex(summary_sheet(summary, title)).encode(),
+        ".parquet": lambda: summary_frame(summary).to_parquet(index=False),
     }
-    if path.suffix not in (*texts, ".parquet"):
-        raise ConfigError(f"{path}: the ending must be one of {', '.join(texts)}, .parquet")
+    if path.suffix not in contents:
+        raise ConfigError(f"{path}: the ending must be one of {', '.join(contents)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        summary_frame(summary).to_parquet(path, index=False)
-    else:
-        write_bytes_atomic(path, texts[path.suffix]().encode())
+    write_bytes_atomic(path, contents[path.suffix]())
     return path
 
 
@@ -181,12 +196,12 @@ def write_tables(tables: Sequence[Table], folder: Path, stem: str) -> list[Path]
     """Write STEM.csv, .parquet, .md and .tex into `folder`; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     sheets = [sheet(table) for table in tables]
-    texts = {
-        "csv": csv_text(tables),
-        "md": "\n".join(map(markdown, sheets)),
-        "tex": "\n".join(map(latex, sheets)),
+    contents = {
+        "csv": csv_text(tables).encode(),
+        "md": "\n".join(map(markdown, sheets)).encode(),
+        "tex": "\n".join(map(latex, sheets)).encode(),
+        "parquet": frame(tables).to_parquet(index=False),
     }
-    for ending, text in texts.items():
-        write_bytes_atomic(folder / f"{stem}.{ending}", text.encode())
-    frame(tables).to_parquet(folder / f"{stem}.parquet", index=False)
-    return [folder / f"{stem}.{ending}" for ending in (*texts, "parquet")]
+    for ending, content in contents.items():
+        write_bytes_atomic(folder / f"{stem}.{ending}", content)
+    return [folder / f"{stem}.{ending}" for ending in contents]

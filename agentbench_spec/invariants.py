@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.records import CLOCK_FIELDS, TurnRow
+from agentbench_spec.records import CLOCK_FIELDS, COLUMNS, TurnRow
 
+_WHOLE = tuple(name for name, kind in COLUMNS.items() if kind in (int, list[int]))
+_LARGEST = 2**63 - 1
+"""What a column of whole numbers holds."""
 _PHASES = ("draft_s", "verify_s", "accept_s", "draft_append_s", "other_s")
 
 
 def check_row(row: TurnRow) -> None:
     """Raises MeasurementError naming every invariant of the row schema that `row` breaks."""
-    broken = [*_broken_counts(row), *_broken_clocks(row)]
+    broken = list(_broken_sizes(row)) or [*_broken_counts(row), *_broken_clocks(row)]
     if broken:
         raise MeasurementError(f"{row.rollout} turn {row.turn} {row.drafter}: {'; '.join(broken)}")
+
+
+def _broken_sizes(row: TurnRow) -> Iterable[str]:
+    for name in _WHOLE:
+        value = getattr(row, name)
+        numbers = value if isinstance(value, list) else () if value is None else (value,)
+        if numbers and min(numbers) < 0:
+            yield f"{name} holds {min(numbers)}, less than none"
+        if numbers and max(numbers) > _LARGEST:
+            yield f"{name} holds a number over 64 bits"
 
 
 def _broken_counts(row: TurnRow) -> Iterable[str]:
@@ -31,6 +44,11 @@ def _broken_counts(row: TurnRow) -> Iterable[str]:
         yield f"matched {matched} exceeds proposed {proposed}"
     if rounds is not None and proposed is not None and proposed > row.k * rounds:
         yield f"proposed {proposed} exceeds k {row.k} x rounds {rounds}"
+    if rounds and emitted is not None and emitted > rounds * (row.k + 1):
+        yield (
+            f"{emitted} tokens in {rounds} rounds is more than k + 1 = {row.k + 1} a round; chunks were counted as "
+            "rounds, so the row is invalid"
+        )
     for name, lengths, total in (
         ("matched", row.matched_lengths, matched),
         ("proposed", row.proposed_lengths, proposed),

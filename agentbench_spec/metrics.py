@@ -91,10 +91,12 @@ def clipped_lengths(matched_lengths: Sequence[int], emitted: int) -> list[int]:
 def one_condition(rows: Iterable[TurnRow]) -> None:
     """Raises MeasurementError naming the fields if the rows were measured under different conditions.
 
-    The conditions are `CONDITIONS`, and k for each drafter.
+    The conditions are `CONDITIONS`, and k: for each drafter, and of our own engine for all that propose anything (each
+    server has the k it was started with).
     """
     rows = list(rows)
     mixed = {name: {getattr(row, name) for row in rows} for name in CONDITIONS}
+    mixed["k"] = {row.k for row in rows if row.backend == "engine" and row.drafter != BASELINE}
     for drafter, own in by_drafter(rows).items():
         mixed[f"k of {drafter}"] = {row.k for row in own}
     named = [f"{name}: {', '.join(sorted(map(str, v)))}" for name, v in mixed.items() if len(v) > 1]

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentbench_spec.errors import ConfigError
+
 PACKAGES = ("agentbench-spec", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pandas", "pyarrow")
 """Packages whose versions a manifest always names; None where one is not installed."""
 
@@ -188,13 +190,22 @@ def write_json_atomic(path: Path, value: Any) -> None:
 
 
 def write_bytes_atomic(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, or a kill, sees the old file or the new one, and sync it to disk."""
+    """Write `content` so that a reader, or a kill, sees the old file or the new one, and sync it to disk.
+
+    Raises ConfigError if `path` is a folder, OSError naming `path` if it cannot be written; nothing is left there then.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file")
     partial = path.with_name(path.name + ".tmp")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

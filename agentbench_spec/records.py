@@ -239,7 +239,7 @@ def parse_object(line: str | bytes, path: Path, number: int) -> dict[str, Any]:
     """The JSON object of line `number` of `path`. Raises ConfigError naming file and line."""
     try:
         values = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}:{number}: not JSON ({error}); remove the line or restore the file") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:{number}: expected a JSON object, found {type(values).__name__}")
@@ -254,7 +254,8 @@ def _parse(adapter: TypeAdapter[_Row], line: str | bytes, path: Path, number: in
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}:{number}: field {name!r}: {first['msg']} (got {first['input']!r:.80})") from error
+        where = f"field {name!r}: " if name else ""  # none: pydantic's JSON is stricter than Python's
+        raise ConfigError(f"{path}:{number}: {where}{first['msg']} (got {first['input']!r:.80})") from error
 
 
 def refuse_newer(schema: object, where: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentbench_spec.card import baseline_step_s
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.manifest import counting
 from agentbench_spec.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.plots.canvas import theme_css
 from agentbench_spec.provenance import write_bytes_atomic
@@ -32,9 +33,8 @@ from agentbench_spec.report_grids import (
     size,
     summary_grid,
 )
-from agentbench_spec.runfolder import read_run
+from agentbench_spec.runfolder import read_turns
 from agentbench_spec.summary import Summary, notes, summarise
-from agentbench_spec.throughput_rows import ROWS as PASSES
 
 Fact = tuple[str, str]
 """A name and its value, both as printed."""
@@ -106,18 +106,19 @@ def build_report(
 
     cards: of runs that tables and throughput come from and that have no section of their own.
 
-    Raises ConfigError if a folder holds no run or one without rows, or if matplotlib is missing; MeasurementError if
-    the rows of one run were measured under different conditions.
+    Raises ConfigError if a folder is given twice, holds no run or one that cannot be used (see `read_turns`), or if
+    matplotlib is missing.
     """
     if not folders and not tables:
         raise ConfigError("a report needs at least one run folder, or a table")
-    runs = [(folder, *_read(folder)) for folder in folders]
-    summaries = [summarise(rows, **_counting(manifest)) for _, manifest, rows in runs]
+    names = run_names(folders)
+    runs = [read_turns(folder, lenient=True) for folder in folders]
+    summaries = [summarise(rows, **counting(manifest)) for manifest, rows in runs]
     sections = [
-        _section(f"run-{i}", folder, manifest, rows, summary)
-        for i, ((folder, manifest, rows), summary) in enumerate(zip(runs, summaries, strict=True), 1)
+        _section(f"run-{i}", name, manifest, rows, summary)
+        for i, (name, (manifest, rows), summary) in enumerate(zip(names, runs, summaries, strict=True), 1)
     ]
-    named = [(f.resolve().name, m.get("settings") or {}, s) for (f, m, _), s in zip(runs, summaries, strict=True)]
+    named = [(name, m.get("settings") or {}, s) for name, (m, _), s in zip(names, runs, summaries, strict=True)]
     overview = [overview_grid(named)] if len(runs) > 1 else []
     headings = [*(section.heading for section in sections), *cards]
     return _render(sections, headings, [*overview, *tables], _panels(draw_all((), throughput), "all-"))
@@ -129,33 +130,31 @@ def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
     Raises what `build_report` raises.
     """
     saved = []
-    for folder in folders:
-        _, rows = _read(folder)
-        place = out / folder.resolve().name if len(folders) > 1 else out
+    for folder, name in zip(folders, run_names(folders), strict=True):
+        _, rows = read_turns(folder, lenient=True)
+        place = out / name if len(folders) > 1 else out
         saved += [path for plot in draw_all(rows) for path in plot.save(place)]
     return saved
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[TurnRow]]:
-    manifest, rows = read_run(folder, lenient=True)
-    if not rows and (folder / PASSES).is_file():
-        raise ConfigError(f"{folder} holds the passes of a throughput table, whose page `reproduce table4` writes")
-    if not rows:
-        raise ConfigError(f"{folder} holds no rows yet; resume the run (agentbench-spec run --resume --out {folder})")
-    return manifest, rows
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """A name for each run: its folder's, with as many folders above as tell the runs apart.
+
+    Raises ConfigError if a folder is given twice.
+    """
+    paths = [folder.resolve() for folder in folders]
+    if twice := [str(folder) for folder, path in zip(folders, paths, strict=True) if paths.count(path) > 1]:
+        raise ConfigError(f"one run is given twice ({', '.join(twice)}); name each run once")
+    depth, deepest = 1, max((len(path.parts) for path in paths), default=0)
+    while len(set(names := ["-".join(path.parts[1:][-depth:]) for path in paths])) < len(paths) and depth < deepest:
+        depth += 1
+    return names
 
 
-def _counting(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    measure = (manifest.get("settings") or {}).get("measure") or {}
-    return {"include_degenerate": bool(measure.get("include_degenerate")), "seed": measure.get("seed") or 0}
-
-
-def _section(
-    anchor: str, folder: Path, manifest: Mapping[str, Any], rows: Sequence[TurnRow], summary: Summary
-) -> Section:
+def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence[TurnRow], summary: Summary) -> Section:
     return Section(
         anchor=anchor,
-        heading=heading(folder, manifest, baseline_step_s(rows)),
+        heading=heading(name, manifest, baseline_step_s(rows)),
         verdict=_verdict(manifest, summary),
         conditions=tuple(_conditions(manifest, rows)),
         summary=summary_grid(summary),
@@ -168,11 +167,11 @@ def _section(
     )
 
 
-def heading(folder: Path, manifest: Mapping[str, Any], step_s: float | None) -> Heading:
+def heading(name: str, manifest: Mapping[str, Any], step_s: float | None) -> Heading:
     """The benchmark card of a run; step_s: seconds of one plain decode step, None: unknown."""
     floor_s = (manifest.get("card") or {}).get("floor_s")
     ceiling = floor_s / step_s if floor_s and step_s else None
-    return Heading(folder.resolve().name, tuple(_card(manifest, step_s)), ceiling)
+    return Heading(name, tuple(_card(manifest, step_s)), ceiling)
 
 
 def _verdict(manifest: Mapping[str, Any], summary: Summary) -> tuple[str, str] | None:
@@ -232,7 +231,7 @@ def _conditions(manifest: Mapping[str, Any], rows: Sequence[TurnRow]) -> Iterabl
     yield "Thinking", "the template has no such flag" if row.thinking is None else "on" if row.thinking else "off"
     yield "Clock", row.clock
     yield "Seed", str((settings.get("measure") or {}).get("seed", NOTHING))
-    yield "Loops counted", "yes" if _counting(manifest)["include_degenerate"] else "no"
+    yield "Loops counted", "yes" if counting(manifest)["include_degenerate"] else "no"
     yield "Code", _code(manifest)
     yield "Started", str(manifest.get("started") or NOTHING)
 

@@ -10,7 +10,7 @@ from agentbench_spec import metrics
 from agentbench_spec.plots import Plot
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval
-from agentbench_spec.summary import DrafterSummary, Summary
+from agentbench_spec.summary import DrafterSummary, Summary, turns_cell
 
 NOTHING = "–"
 """Printed where nothing was measured, or where the figure does not apply."""
@@ -103,7 +103,6 @@ def summary_grid(summary: Summary) -> Grid:
 
 
 def _summary_row(own: DrafterSummary) -> tuple[Cell, ...]:
-    missing = sum(own.left_out.values())
     return (
         word(own.drafter),
         with_interval(own.tau.pooled, own.tau_interval),
@@ -115,7 +114,7 @@ def _summary_row(own: DrafterSummary) -> tuple[Cell, ...]:
         share(own.draft_kv_share),
         size(own.state_bytes_max),
         size(own.state_bytes_per_token),
-        Cell(f"{own.turns} of {own.turns + missing}" if missing else str(own.turns), own.turns),
+        Cell(turns_cell(own), own.turns),
     )
 
 
@@ -218,7 +217,7 @@ def overview_grid(runs: Sequence[tuple[str, Mapping[str, Any], Summary]]) -> Gri
             word(own.drafter),
             with_interval(own.tau.pooled, own.tau_interval),
             with_interval(own.speedup.pooled, own.speedup_interval),
-            number(own.turns, 0),
+            Cell(turns_cell(own), own.turns),
         )
         for name, settings, summary in runs
         for own in summary.drafters

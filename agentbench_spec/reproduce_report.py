@@ -35,7 +35,7 @@ def throughput_card(run: Path) -> Heading:
     """The benchmark card of a throughput run; its baseline's step is that of plain decoding on one row."""
     alone = by_pass(read_rows(run)).get((BASELINE, 1))
     step_s = alone.decode_s / alone.steps if alone and alone.decode_s and alone.steps else None
-    return heading(run, read_manifest(run), step_s)
+    return heading(run.resolve().name, read_manifest(run), step_s)
 
 
 def grids(tables: Sequence[Table]) -> list[Grid]:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.invariants import check_row
+from agentbench_spec.manifest import load_manifest
 from agentbench_spec.provenance import differing_keys, write_bytes_atomic, write_json_atomic
 from agentbench_spec.records import (
     SCHEMA,
@@ -31,10 +32,10 @@ from agentbench_spec.records import (
     parse_object,
     parse_round,
     parse_turn,
-    refuse_newer,
     row_line,
     rows_table,
 )
+from agentbench_spec.runcheck import check_rows, refuse_empty, refuse_lost_turns
 from agentbench_spec.summary import Summary, summarise, summary_dict
 
 MANIFEST, TURNS, ROUNDS, ROLLOUTS = "manifest.json", "turns.jsonl", "rounds.jsonl", "rollouts.jsonl"
@@ -165,26 +166,28 @@ def now() -> str:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run folder. Raises ConfigError if it is missing, unreadable or newer than this package."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise ConfigError(f"{folder} holds no run ({MANIFEST} is missing); start one without --resume")
-    try:
-        manifest = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error})") from error
-    if not isinstance(manifest, dict):
-        raise ConfigError(f"{path}: expected a JSON object, found {type(manifest).__name__}")
-    refuse_newer(manifest.get("schema"), str(path))
-    return manifest
+    return load_manifest(folder / MANIFEST)
 
 
 def read_run(folder: Path, *, lenient: bool = False) -> tuple[dict[str, Any], list[TurnRow]]:
-    """Manifest and rows of a run folder; `lenient` skips a last line that was torn by a kill, and nothing else.
+    """Manifest and rows of a run folder, whole and of one condition.
 
-    Raises ConfigError naming file, line and field.
+    lenient: skip a last line that was torn by a kill, and nothing else. Raises ConfigError naming file, line and
+    field: for what cannot be read, rows that contradict themselves or each other, rows twice, rows that were lost.
     """
     manifest, path = read_manifest(folder), folder / TURNS
-    return manifest, [parse_turn(line, path, n) for n, line in _lines(path, lenient)]
+    complete = _completed(folder)  # before the rows, which another process may be writing
+    rows = [parse_turn(line, path, n) for n, line in _lines(path, lenient and not manifest.get("finished"))]
+    check_rows(rows, path)
+    refuse_lost_turns(rows, complete, path)
+    return manifest, rows
+
+
+def read_turns(folder: Path, *, lenient: bool = False) -> tuple[dict[str, Any], list[TurnRow]]:
+    """As `read_run`, for what takes figures from the rows: raises ConfigError, with the way out, if there are none."""
+    manifest, rows = read_run(folder, lenient=lenient)
+    refuse_empty(rows, folder, manifest)
+    return manifest, rows
 
 
 def read_rounds(folder: Path, *, lenient: bool = False) -> list[RoundRow]:
@@ -200,7 +203,10 @@ def _lines(path: Path, lenient: bool) -> Iterator[tuple[int, bytes]]:
         if not line.endswith(b"\n") and _torn(line):
             if lenient:
                 return
-            raise ConfigError(f"{path}:{number}: the last line is torn (the run was killed); resume the run (--resume)")
+            raise ConfigError(
+                f"{path}:{number}: the last line is torn (the run was killed, or the file was cut); resume the run "
+                "(--resume), or restore the file"
+            )
         yield number, line
 
 
@@ -275,19 +281,10 @@ def _drop_unfinished(folder: Path) -> dict[str, Any]:
     _rewrite(folder / ROLLOUTS, lambda line, n: True)
     dropped_turns = _rewrite(folder / TURNS, lambda line, n: parse_turn(line, folder / TURNS, n).rollout in done)
     dropped_rounds = _rewrite(folder / ROUNDS, lambda line, n: parse_round(line, folder / ROUNDS, n).rollout in done)
-    _refuse_lost_rows(folder, done)
+    kept = [parse_turn(line, folder / TURNS, n) for n, line in _lines(folder / TURNS, lenient=False)]
+    refuse_lost_turns(kept, done, folder / TURNS)
     counts = {"dropped_rows": dropped_turns, "dropped_rounds": dropped_rounds, "complete_rollouts": len(done)}
     return {"time": now(), **counts}
-
-
-def _refuse_lost_rows(folder: Path, done: Mapping[str, int]) -> None:
-    turns: dict[str, set[int]] = {rollout: set() for rollout in done}
-    for number, line in _lines(folder / TURNS, lenient=False):
-        row = parse_turn(line, folder / TURNS, number)
-        turns[row.rollout].add(row.turn)
-    short = [rollout for rollout, expected in done.items() if len(turns[rollout]) != expected]
-    if short:
-        raise ConfigError(f"{folder / TURNS}: rows of complete rollouts are missing: {', '.join(short)}; start anew")
 
 
 def _rewrite(path: Path, keep: Callable[[bytes, int], bool]) -> int:

@@ -126,7 +126,7 @@ def _cells(own: DrafterSummary) -> tuple[str, ...]:
         _share(own.draft_share),
         _share(own.draft_kv_share),
         _identical_cell(own.losslessness),
-        _turns_cell(own),
+        turns_cell(own),
     )
 
 
@@ -135,7 +135,8 @@ def _speedup_cell(own: DrafterSummary) -> str:
     return text if interval is None else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
-def _turns_cell(own: DrafterSummary) -> str:
+def turns_cell(own: DrafterSummary) -> str:
+    """ "34 of 36" where turns were left out, else "36"."""
     missing = sum(own.left_out.values())
     return f"{own.turns} of {own.turns + missing}" if missing else str(own.turns)
 

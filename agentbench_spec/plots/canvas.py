@@ -68,19 +68,19 @@ class Plot:
 
     def svg(self) -> str:
         """A standalone svg document on white, with title and description inside."""
-        return _with_words(_render_svg(self._titled(), self.name, facecolor=PAGE["light"]), self)
+        return _with_words(_render_svg(self._drawn(titled=True), self.name, facecolor=PAGE["light"]), self)
 
     def inline_svg(self, prefix: str = "") -> str:
         """An svg element for an HTML page: theme colours, the page's font, no drawn title.
 
         prefix: put before every id, so that figures of one name can stand in one page.
         """
-        drawn = _render_svg(self.draw(), self.name, facecolor="none")
+        drawn = _render_svg(self._drawn(), self.name, facecolor="none")
         return _with_words(_for_page(drawn, prefix + self.name), self, prefix)
 
     def png(self, dpi: int = 150) -> bytes:
         """The figure as png on white, titled."""
-        figure, buffer = self._titled(), io.BytesIO()
+        figure, buffer = self._drawn(titled=True), io.BytesIO()
         with _settings(self.name):
             figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
         return buffer.getvalue()
@@ -96,9 +96,14 @@ class Plot:
     def _repr_png_(self) -> bytes:
         return self.png(dpi=80)
 
-    def _titled(self) -> Figure:
-        figure = self.draw()
-        figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
+    def _drawn(self, *, titled: bool = False) -> Figure:
+        figure = self.draw()  # tells what to install without matplotlib
+        from matplotlib.text import Text
+
+        if titled:
+            figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)  # texts made outside of our settings: a "$" in a drafter's name is a dollar
         return figure
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from localmodel import session
+from reportkit import two_rollouts, write_run
+from rowkit import make_row
 from runkit import call, replay, rows_of
 
 from agentbench_spec.rollout import read_rollouts, write_rollouts
@@ -81,6 +83,39 @@ def test_a_reader_that_leaves_early_is_no_error(rollouts: Path) -> None:
     finally:
         os.close(write)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+def piped(*words: object, stdout: bool, columns: int = 80) -> subprocess.CompletedProcess[str]:
+    """The command with one of its streams going to a reader that has left; the other one is kept."""
+    read, write = os.pipe()
+    os.close(read)
+    streams: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    streams["stdout" if stdout else "stderr"] = write
+    command = [sys.executable, "-m", "agentbench_spec.cli", *map(str, words)]
+    try:
+        return subprocess.run(command, text=True, timeout=120, env=os.environ | {"COLUMNS": str(columns)}, **streams)
+    finally:
+        os.close(write)
+
+
+def test_a_verdict_outlives_its_reader(tmp_path: Path) -> None:
+    """Fails if `compare ... | true` says that something fell where nothing did, or a plugin is blamed for the pipe."""
+    run = write_run(tmp_path / "run", two_rollouts())
+    rows = two_rollouts()
+    rows[-1] = make_row("r1", 1, "ngram", k=3, status="error", error="X: y")
+    worse = write_run(tmp_path / "worse", rows)
+    same = piped("compare", run, run, stdout=True)
+    assert same.returncode == 0 and "new run against old" in same.stderr
+    assert piped("compare", run, worse, stdout=True).returncode == 1
+    unread = piped("compare", run, run, stdout=False)
+    assert unread.returncode == 141 and not unread.stdout
+
+
+def test_a_narrow_screen_cuts_no_figure(tmp_path: Path) -> None:
+    """Fails if a number on a screen of 40 columns ends in dots."""
+    run = write_run(tmp_path / "run", two_rollouts())
+    done = piped("compare", run, run, stdout=True, columns=40)
+    assert "judgement" in done.stderr and "speedup" in done.stderr and "…" not in done.stderr
 
 
 def test_list_names_plugins_and_where_they_come_from() -> None:

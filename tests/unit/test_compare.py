@@ -123,3 +123,44 @@ def test_runs_without_a_common_turn_are_refused() -> None:
     """Fails if an empty comparison reads as "nothing fell"."""
     with pytest.raises(ConfigError, match="share no drafter and turn"):
         compare(rows([3]), [make_row("other", 0, "dlite", [3])])
+
+
+def test_only_the_baseline_in_common_is_nothing_to_compare() -> None:
+    """Fails if two runs of other drafters read as "nothing fell"."""
+    new = [make_row(row.rollout, 0, "eagle3", [3]) if row.drafter == "dlite" else row for row in rows([3])]
+    with pytest.raises(ConfigError, match="share no drafter and turn besides none"):
+        compare(rows([3]), new)
+
+
+def test_turns_that_are_not_there_any_more_are_a_regression() -> None:
+    """Fails if a drafter passes because its hard turns have no row at all."""
+    found = compare(rows([3]), [row for row in rows([3]) if (row.drafter, row.rollout) != ("dlite", "r11")])
+    assert found.losses == ["dlite: 1 turns that counted are now left out: missing"]
+
+
+def test_a_run_in_which_everything_failed_is_a_regression() -> None:
+    """Fails if it is said that the runs share no turn; before the change, it is the old run that cannot be used."""
+    failed = [make_row(row.rollout, 0, row.drafter, k=row.k, status="error", error="X: y") for row in rows([3])]
+    assert "dlite: 12 turns that counted are now left out: error" in compare(rows([3]), failed).losses
+    with pytest.raises(ConfigError, match=r"not one shared turn of the old run counts \(error\)"):
+        compare(failed, rows([3]))
+
+
+def test_rows_left_out_of_both_runs_are_said() -> None:
+    """Fails if turns that failed before and after the change are not mentioned with the table."""
+    runs = [[*rows([3]), make_row("r12", 0, "dlite", status="error", error="X: y")] for _ in range(2)]
+    notes = compare(*runs).notes
+    assert notes == [f"{name} run: dlite: 1 of 13 turns left out: error" for name in ("old", "new")]
+
+
+def test_no_baseline_is_said() -> None:
+    """Fails if speed-ups are missing from the table without a word."""
+    found = compare(rows([3]), [row for row in rows([3]) if row.drafter != "none"])
+    assert {change.figure for change in found.changes} == {"tau"}
+    assert any("no speed-up can be compared" in note for note in found.notes)
+
+
+def test_other_conditions_are_the_users_error() -> None:
+    """Fails if rows of another mode give exit code 1, which is that of a regression."""
+    with pytest.raises(ConfigError, match=r"did not measure the same thing: .*thinking: None, True"):
+        compare(rows([3]), rows([3], thinking=True))

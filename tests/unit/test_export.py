@@ -5,10 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from rowkit import make_row
 from test_tables import bfcl, table
 
-from agentbench_spec.export import Sheet, csv_text, latex, markdown, sheet, summary_sheet, write_tables
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.export import (
+    Sheet,
+    csv_text,
+    latex,
+    markdown,
+    sheet,
+    summary_sheet,
+    write_summary,
+    write_tables,
+)
 from agentbench_spec.summary import summarise
 from agentbench_spec.tables import Column
 
@@ -70,3 +81,47 @@ def test_any_runs_summary_can_be_exported() -> None:
     found = summary_sheet(summarise([make_row("a", matched=[3, 0]), make_row("b", matched=[0])]), "run")
     assert found.lines[0][:3] == ["ngram", "2.00", "1.75"]
     assert latex(found).count(r"\\") == 2 and markdown(found).startswith("### run")
+
+
+def test_names_full_of_markup_stay_text() -> None:
+    """Fails if a drafter's name is read as markup, or an error of several lines breaks a table or leaves a comment."""
+    names = ("*a|b<c>", "_x_ `y`", "my_drafter:make", "two\nlines")
+    found = Sheet("T\n\\end{document}", ("m", "f"), [(name, "1") for name in names], ("a\nb",))
+    assert latex(found).splitlines() == [
+        r"% T \end{document}",
+        "% a b",
+        r"\begin{tabular}{ll}",
+        r"\toprule",
+        r"m & f \\",
+        r"\midrule",
+        r"{*a\textbar{}b\textless{}c\textgreater{}} & 1 \\",
+        r"\_x\_ `y` & 1 \\",
+        r"my\_drafter:make & 1 \\",
+        r"two lines & 1 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert markdown(found).splitlines()[4:] == [
+        r"| \*a\|b\<c> | 1 |",
+        r"| \_x\_ \`y\` | 1 |",
+        r"| my_drafter:make | 1 |",
+        r"| two lines | 1 |",
+        "",
+        "- a b",
+    ]
+
+
+def test_turns_left_out_stand_in_the_line(tmp_path: Path) -> None:
+    """Fails if a table that is copied without its notes does not say that rows failed."""
+    rows = [make_row("a", matched=[3, 0]), make_row("b", status="error", error="X: y")]
+    assert summary_sheet(summarise(rows), "run").lines[0][-1] == "1 of 2"
+
+
+@pytest.mark.parametrize("ending", ["csv", "md", "tex", "parquet"])
+def test_a_folder_in_the_way_is_named_and_nothing_is_left(tmp_path: Path, ending: str) -> None:
+    """Fails if the error names a temporary file, or that file stays behind."""
+    path = tmp_path / f"t.{ending}"
+    path.mkdir()
+    with pytest.raises(ConfigError, match=rf"t\.{ending} is a folder; name a file"):
+        write_summary(summarise([make_row("a", matched=[3])]), "run", path)
+    assert list(tmp_path.iterdir()) == [path]

@@ -126,7 +126,7 @@ def test_model_knows_two_passes_and_the_rest_is_the_gap() -> None:
 def test_phases_are_per_output_token_and_a_null_phase_stays_null() -> None:
     """Fails if the prefill token is not counted, or if a fused ingest is drawn as zero seconds and passed over."""
     rows = two_rollouts()
-    fused = [timed("r0", 0, "fused", [2, 2], (1, 10, 0.5, 0.25, 0.25), draft_ingest_s=None)]
+    fused = [timed("r0", 0, "fused", [2, 2], (1, 10, 0.5, 0.25, 0.25), k=3, draft_ingest_s=None)]
     stacks = {stack.drafter: stack.seconds_per_token for stack in phase_stacks([*rows, *fused])}
     assert stacks["ngram"]["verify"] == pytest.approx(0.020 / 7)
     assert stacks["ngram"]["prefill"] == pytest.approx(0.05 / 7)
@@ -346,3 +346,10 @@ except ConfigError as error:
     print(error)
 """
     assert "pip install 'agentbench-spec[notebooks]'" in _python(code).stdout
+
+
+def test_a_dollar_in_a_name_is_no_formula() -> None:
+    """Fails if a drafter called "$\\frac$" ends a report in a formula's syntax error, or loses its dollars."""
+    name = "$\\frac$ x_1"
+    drawn = [plot.inline_svg() for plot in draw_all(two_rollouts(name)) if plot.png()]
+    assert len(drawn) == 8 and all(name in svg for svg in drawn)

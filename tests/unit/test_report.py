@@ -17,9 +17,9 @@ from test_plots import contrast
 from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.plots import ThroughputPoint
-from agentbench_spec.report import build_report
+from agentbench_spec.report import build_report, save_figures
 from agentbench_spec.report_grids import Grid, number, size, word
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -283,8 +283,30 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="reproduce table4"):
         build_report([passes])
     mixed = [make_row("r0", 0, matched=[1]), make_row("r0", 1, matched=[1], temperature=1.0)]
-    with pytest.raises(MeasurementError, match="temperature"):
+    with pytest.raises(ConfigError, match="temperature"):
         build_report([write_run(tmp_path / "mixed", mixed, finish=False)])
+    run = write_run(tmp_path / "run", two_rollouts())
+    (tmp_path / "link").symlink_to(run)
+    with pytest.raises(ConfigError, match="given twice"):
+        build_report([run, tmp_path / "link"])
+
+
+def test_runs_of_one_name_keep_their_figures_and_names_apart(tmp_path: Path) -> None:
+    """Fails if the figures of old/run are overwritten by those of new/run, or a reader cannot tell the two."""
+    runs = [write_run(tmp_path / name / "run", two_rollouts()) for name in ("old", "new")]
+    saved = save_figures(runs, tmp_path / "figures")
+    assert len(set(saved)) == len(saved) and {path.parent.name for path in saved} == {"old-run", "new-run"}
+    text = parse(build_report(runs)).text
+    assert "old-run" in text and "new-run" in text
+
+
+def test_turns_left_out_are_said_where_runs_stand_side_by_side(tmp_path: Path) -> None:
+    """Fails if the table over several runs hides that rows of one of them failed."""
+    rows = two_rollouts()
+    rows[-1] = make_row("r1", 1, "ngram", k=3, status="error", error="X: y")
+    runs = [write_run(tmp_path / "good", two_rollouts()), write_run(tmp_path / "bad", rows)]
+    overview = build_report(runs).partition("All runs")[2].partition("</table>")[0]
+    assert overview.count("3 of 4") == 1
 
 
 def test_text_has_contrast_on_both_pages(page: str) -> None:

@@ -9,6 +9,7 @@ from rowkit import make_row
 
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.records import TurnRow
+from agentbench_spec.summary import summarise
 from agentbench_spec.tables import Column, Table, grid, paper_text, replay_table, value_text
 
 
@@ -147,9 +148,15 @@ def test_a_wrong_mix_is_refused(fields: dict[str, Any], named: str) -> None:
 
 
 def test_drafters_of_different_k_are_refused() -> None:
-    """One k per drafter passes the shared check. Fails if a table lets k 3 of one stand beside k 7 of another."""
+    """Fails if a table lets k 3 of one drafter stand beside k 7 of another, or a run's own table does."""
     rows = bfcl()
     rows += [make_row(row.rollout, 0, "eagle3", [1], k=3) for row in rows if row.drafter == "dlite"]
+    for refused in (lambda: table(Column("BFCL-v3", rows)), lambda: summarise(rows)):
+        with pytest.raises(MeasurementError, match="k: 3, 7"):
+            refused()
+    for row in rows:
+        row.backend = "sglang"
+    assert len(summarise(rows).drafters) == 4  # each server has the k it was started with
     with pytest.raises(MeasurementError, match="different k"):
         table(Column("BFCL-v3", rows))
 
