@@ -73,7 +73,7 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
             folder = measured_run(config, results, tell)
             runs.append(folder)
         manifest, rows = ({}, []) if absent else read_run(folder)
-        doubts = [note(manifest["other_cores"])] if manifest.get("contended") else []
+        doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
         title = f"{preset.title} (stand-in)" if standin else preset.title
         columns.append(Column(title, rows, preset.paper_workload, standin, absent, doubts))
