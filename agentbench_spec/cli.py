@@ -451,9 +451,13 @@ def compare(
     new: Annotated[Path, typer.Argument(help="Run folder after it.")],
     tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
     seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the table: .csv, .parquet, .md or .tex.")
+    ] = None,
 ) -> None:
     """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
-    from agentbench_spec.compare import compare_runs, comparison_sheet
+    from agentbench_spec.compare import compare_runs, comparison_frame, comparison_sheet
+    from agentbench_spec.export import write_sheet
     from agentbench_spec.runfolder import read_turns
 
     before, after = read_turns(old), read_turns(new)
@@ -462,7 +466,10 @@ def compare(
     _warn_unfinished(old, before[0])
     _warn_unfinished(new, after[0])
     found = compare_runs(before, after, tolerance=tolerance, seed=seed)
-    _print_sheet(comparison_sheet(found))
+    sheet = comparison_sheet(found)
+    _print_sheet(sheet)
+    if out is not None:
+        _say(f"table: {write_sheet(sheet, lambda: comparison_frame(found), out)}", "dim")
     for line in found.regressions:
         _say(line, "red", "fell: ")
     _last_line(found.as_dict())

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentbench_spec import metrics
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.export import Sheet
+from agentbench_spec.export import Sheet, between
 from agentbench_spec.metrics import BASELINE, counted, turn_of
 from agentbench_spec.provenance import differing_keys
 from agentbench_spec.records import TurnRow
 from agentbench_spec.stats import Interval, cluster_of, clustered_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Figure = Literal["tau", "speedup"]
 Judgement = Literal["fell", "rose", "same", "unsure"]
@@ -282,6 +285,18 @@ def comparison_sheet(found: Comparison) -> Sheet:
     ]
     headings = ("workload", "drafter", "context", "figure", "old", "new", "new / old", "turns", "judgement")
     return Sheet("new run against old", headings, lines, [*found.losses, *found.notes])
+
+
+def comparison_frame(found: Comparison) -> pd.DataFrame:
+    """The changes as a data frame, the interval of the ratio as `low` and `high`."""
+    import pandas as pd
+
+    lines = []
+    for change in found.changes:
+        line = asdict(change)
+        del line["interval"]
+        lines.append({**line, **between("", change.interval)})
+    return pd.DataFrame(lines).astype({"low": "float64", "high": "float64"}) if lines else pd.DataFrame()
 
 
 def _ratio_text(change: Change) -> str:

@@ -64,7 +64,7 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
             "figure": figure,
             "pooled": cell.value,
             "macro": cell.macro,
-            **_between("", cell.interval),
+            **between("", cell.interval),
             "level": cell.interval.level if cell.interval else None,
             "clusters": cell.interval.clusters if cell.interval else None,
             "turns": cell.turns,
@@ -83,7 +83,8 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ]
 
 
-def _between(prefix: str, interval: Interval | None) -> dict[str, float | None]:
+def between(prefix: str, interval: Interval | None) -> dict[str, float | None]:
+    """The two ends of an interval as columns of a data frame."""
     low, high = ends(interval)
     return {f"{prefix}low": low, f"{prefix}high": high}
 
@@ -165,8 +166,8 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
             "drafter": own.drafter,
             "k": own.k,
             **dict(zip(names, _figures(own), strict=True)),
-            **_between("tau_", own.tau_interval),
-            **_between("speedup_", own.speedup_interval),
+            **between("tau_", own.tau_interval),
+            **between("speedup_", own.speedup_interval),
             "turns": own.turns,
             "left_out": sum(own.left_out.values()),
         }
@@ -179,11 +180,19 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
 
 def write_summary(summary: Summary, title: str, path: Path) -> Path:
     """Write the figures of one run as the ending of `path` says. Raises ConfigError for another ending."""
+    return write_sheet(summary_sheet(summary, title), lambda: summary_frame(summary), path)
+
+
+def write_sheet(found: Sheet, figures: Callable[[], pd.DataFrame], path: Path) -> Path:
+    """Write a table as the ending of `path` says: its text, or its figures as data.
+
+    Raises ConfigError for an ending other than .csv, .md, .tex and .parquet.
+    """
     contents: dict[str, Callable[[], bytes]] = {
-        ".csv": lambda: str(summary_frame(summary).to_csv(index=False, lineterminator="\n")).encode(),
-        ".md": lambda: markdown(summary_sheet(summary, title)).encode(),
-        ".tex": lambda: latex(summary_sheet(summary, title)).encode(),
-        ".parquet": lambda: summary_frame(summary).to_parquet(index=False),
+        ".csv": lambda: str(figures().to_csv(index=False, lineterminator="\n")).encode(),
+        ".md": lambda: markdown(found).encode(),
+        ".tex": lambda: latex(found).encode(),
+        ".parquet": lambda: figures().to_parquet(index=False),
     }
     if path.suffix not in contents:
         raise ConfigError(f"{path}: the ending must be one of {', '.join(contents)}")

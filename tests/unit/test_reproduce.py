@@ -334,8 +334,14 @@ def test_compare_on_two_runs(results: Path, tmp_path: Path) -> None:
         if line["drafter"] == "ngram" and line["decode_s"]:
             line["decode_s"] *= 3
     (worse / "turns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    done = call("compare", run, worse)
+    done = call("compare", run, worse, "-o", tmp_path / "fell.csv")
     assert done.code == 1 and any("speedup" in line for line in done.last["regressions"])
+    fell = pd.read_csv(tmp_path / "fell.csv").set_index(["drafter", "bucket", "figure"])
+    line = fell.loc[("ngram", "all contexts", "speedup")]
+    assert line["judgement"] == "fell" and line["ratio"] == pytest.approx(1 / 3) and line["low"] <= line["ratio"]
+    assert call("compare", run, run, "-o", tmp_path / "same.tex").code == 0
+    assert "ngram" in (tmp_path / "same.tex").read_text("utf-8")
+    assert ".parquet" in call("compare", run, run, "-o", tmp_path / "same.docx").error
 
 
 def test_names_that_begin_alike_are_told_apart_on_a_narrow_screen(results: Path, tmp_path: Path) -> None:
