@@ -98,7 +98,8 @@ def test_taps_are_the_stock_hidden_states(family: str) -> None:
     states = target.evaluate(0, [30], torch.tensor([TEXT[30:]]), taps=(2, EMBEDDING, 0, 1)).states
     assert sorted(states) == [-1, 0, 1, 2]
     for layer, state in states.items():
-        torch.testing.assert_close(state, hidden[layer + 1][:, 30:], atol=1e-5, rtol=1e-5)
+        wanted = hidden[layer + 1][:, 30:]  # stock norms and softmax are float32 whatever the model is
+        torch.testing.assert_close(state, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=0)
 
 
 def test_only_wanted_layers_are_kept_and_only_while_wanted() -> None:
