@@ -32,12 +32,12 @@ from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning, ca
 if TYPE_CHECKING:
     import pandas as pd
 
-    from agentbench_spec.backends.sglang import ServedRun
-    from agentbench_spec.backends.table4 import ServersAsked
-    from agentbench_spec.export import Sheet
+    from agentbench_spec.engine.target import Target
+    from agentbench_spec.reproduce.served_table4 import ServersAsked
+    from agentbench_spec.results.export import Sheet
     from agentbench_spec.rollout import Workload
-    from agentbench_spec.run import Outcome
-    from agentbench_spec.target import Target
+    from agentbench_spec.runs.execute import Outcome
+    from agentbench_spec.serving.sglang import ServedRun
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False, help=__doc__)
 rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and describe rollout files.")
@@ -133,7 +133,7 @@ def _command(function: Callable[P, None]) -> Callable[P, None]:
 
 def _mind_the_hub(*sources: str | None) -> None:
     """Say so, and go on with its cache, if a source is on the hub and the hub does not answer; retries take minutes."""
-    from agentbench_spec.hub import go_offline_if_unreachable
+    from agentbench_spec.engine.hub_reach import go_offline_if_unreachable
 
     if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable(sources, os.environ)):
         _say(told, "yellow", "warning: ")
@@ -192,7 +192,7 @@ def run(
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
     from agentbench_spec.config import load_config
-    from agentbench_spec.runfolder import read_manifest
+    from agentbench_spec.results.folder import read_manifest
 
     flags = {
         "target.source": target,
@@ -221,7 +221,7 @@ def run(
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
     _mind_the_hub(settings.target.source, *_checkpoints(settings.drafters), settings.workload.options.get("tokenizer"))
-    from agentbench_spec.run import run as run_rollouts  # loads the hub's libraries
+    from agentbench_spec.runs.execute import run as run_rollouts  # loads the hub's libraries
 
     folder = out or _new_folder(settings.named_target or "sglang", settings.workload.name)
     done: Outcome | ServedRun
@@ -240,7 +240,7 @@ def _urls(given: list[str] | None) -> list[str]:
 
 def _served() -> Callable[..., ServedRun]:
     with _httpx():
-        from agentbench_spec.backends.sglang import run_served
+        from agentbench_spec.serving.sglang import run_served
     return run_served
 
 
@@ -266,7 +266,7 @@ def _servers_asked(
     if backend != "sglang" and not named:
         return None
     with _httpx():
-        from agentbench_spec.backends.table4 import ServersAsked
+        from agentbench_spec.reproduce.served_table4 import ServersAsked
     return ServersAsked(_urls(base_url), bool(launch), api_key, dict(os.environ))
 
 
@@ -288,8 +288,8 @@ def _way_to_resume(folder: Path) -> str:
 
 def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
-    from agentbench_spec.run import failed_drafters, reasons
-    from agentbench_spec.summary import render, summary_dict
+    from agentbench_spec.results.summary import render, summary_dict
+    from agentbench_spec.runs.execute import failed_drafters, reasons
 
     for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         _say(line)
@@ -357,10 +357,10 @@ def reproduce(
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
     _mind_the_hub("Qwen/Qwen3-4B" if target is None and not embedded else target, *_checkpoints(drafter or ()))
-    from agentbench_spec.export import sheet
-    from agentbench_spec.reproduce import Request, table_folder
-    from agentbench_spec.reproduce import reproduce as reproduce_table
-    from agentbench_spec.reproduce_report import write_everything
+    from agentbench_spec.reproduce.output import write_everything
+    from agentbench_spec.reproduce.tables123 import Request, table_folder
+    from agentbench_spec.reproduce.tables123 import reproduce as reproduce_table
+    from agentbench_spec.results.export import sheet
 
     request = Request(
         target=target,
@@ -426,10 +426,10 @@ def export(
     out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
 ) -> None:
     """Write the table of a run as CSV, parquet, markdown or LaTeX."""
-    from agentbench_spec.export import write_summary
-    from agentbench_spec.manifest import counting
-    from agentbench_spec.runfolder import read_turns
-    from agentbench_spec.summary import summarise
+    from agentbench_spec.results.export import write_summary
+    from agentbench_spec.results.folder import read_turns
+    from agentbench_spec.results.manifest import counting
+    from agentbench_spec.results.summary import summarise
 
     manifest, rows = read_turns(run)
     _warn_unfinished(run, manifest)
@@ -456,9 +456,9 @@ def compare(
     ] = None,
 ) -> None:
     """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
-    from agentbench_spec.compare import compare_runs, comparison_frame, comparison_sheet
-    from agentbench_spec.export import write_sheet
-    from agentbench_spec.runfolder import read_turns
+    from agentbench_spec.results.compare import compare_runs, comparison_frame, comparison_sheet
+    from agentbench_spec.results.export import write_sheet
+    from agentbench_spec.results.folder import read_turns
 
     before, after = read_turns(old), read_turns(new)
     if old.resolve() == new.resolve():
@@ -503,7 +503,7 @@ def doctor(
     device: Annotated[str, typer.Option(help="Device whose memory is measured.")] = "auto",
 ) -> None:
     """Versions, device, threads, memory bandwidth; what is missing and the command that adds it."""
-    from agentbench_spec.doctor import examine
+    from agentbench_spec.runs.doctor import examine
 
     report = examine(device)
     table = _table("what")
@@ -535,7 +535,7 @@ def check(
     from tqdm import tqdm
 
     from agentbench_spec.config import parse_options
-    from agentbench_spec.contract import check_drafter
+    from agentbench_spec.conformance.kit import check_drafter
 
     places = tuple(dict.fromkeys(name.strip() for name in on.split(",") if name.strip()))
     if not places:
@@ -562,8 +562,8 @@ def check(
 
 
 def _load_target(source: str) -> Target:
-    from agentbench_spec.models import load_model
-    from agentbench_spec.target import Target
+    from agentbench_spec.engine.loading import load_model
+    from agentbench_spec.engine.target import Target
 
     return Target(load_model(source)[0], name=source, capacity=512)
 
@@ -580,7 +580,7 @@ def report(
     ] = None,
 ) -> None:
     """Turn runs into one self-contained HTML page."""
-    from agentbench_spec.report import save_figures, write_report
+    from agentbench_spec.report.page import save_figures, write_report
 
     page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
     saved = save_figures(runs, figures) if figures else []
@@ -616,8 +616,8 @@ def train(
     """Train a drafter for a target and write it in its published layout."""
     _mind_the_hub(target)
     from agentbench_spec.config import parse_options
-    from agentbench_spec.train.config import train_config
-    from agentbench_spec.train.run import train as train_drafter
+    from agentbench_spec.train.fit import train as train_drafter
+    from agentbench_spec.train.options import train_config
 
     flags = {
         "data": str(data),
@@ -657,7 +657,7 @@ def build(
     options = _options(set_, data, offline_standin)
     _mind_the_hub(options.get("tokenizer"))
     from agentbench_spec.rollout import write_rollouts
-    from agentbench_spec.source import left_out, load_rollouts
+    from agentbench_spec.runs.source import left_out, load_rollouts
 
     _check_out(out, [Path(workload)])
     source = _workload(workload, options, lenient=lenient)
@@ -670,7 +670,7 @@ def build(
 
 def _check_out(out: Path, read: Sequence[Path]) -> None:
     """Raises ConfigError for a rollouts file that could not be read back, or that takes the place of its own source."""
-    from agentbench_spec.source import SUFFIXES, is_file
+    from agentbench_spec.runs.source import SUFFIXES, is_file
 
     if not is_file(out.name):
         raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
@@ -687,7 +687,7 @@ def _options(assignments: list[str] | None, data: Path | None, standin: bool) ->
 
 
 def _workload(name: str, options: dict[str, Any], *, lenient: bool = False, target: str | None = None) -> Workload:
-    from agentbench_spec.source import open_workload
+    from agentbench_spec.runs.source import open_workload
 
     return open_workload(name, options, lenient=lenient, target=target)
 
@@ -702,8 +702,8 @@ def import_(
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that is no rollout.")] = False,
 ) -> None:
     """Read agent traces of any known format and write them as rollouts; repairs are noted, bad rows listed."""
-    from agentbench_spec.importing import TraceImport
     from agentbench_spec.rollout import BadLine, write_rollouts
+    from agentbench_spec.rollouts.importing import TraceImport
 
     def tell(bad: BadLine) -> None:
         _say(str(bad), "red")
@@ -720,7 +720,7 @@ def import_(
 @_command
 def validate(path: Annotated[Path, typer.Argument(help="Rollouts file.")]) -> None:
     """Check every line of a rollouts file; names line, field and reason of each bad one."""
-    from agentbench_spec.rollout_stats import validate_rollouts
+    from agentbench_spec.rollouts.sizes import validate_rollouts
 
     report = validate_rollouts(path)
     for bad in report.bad:
@@ -772,10 +772,10 @@ def stats(
     _mind_the_hub(target)
     from tqdm import tqdm
 
-    from agentbench_spec.models import load_tokenizer
-    from agentbench_spec.render import Renderer
-    from agentbench_spec.source import load_rollouts
-    from agentbench_spec.turn_stats import WINDOWS, measure_rollouts, plot_turns
+    from agentbench_spec.engine.loading import load_tokenizer
+    from agentbench_spec.rollouts.growth import WINDOWS, measure_rollouts, plot_turns
+    from agentbench_spec.rollouts.render import Renderer
+    from agentbench_spec.runs.source import load_rollouts
 
     if target is None and (plot or windows or output == "turns"):
         raise ConfigError("--plot, --windows and --output turns count tokens: name the target that counts (--target)")
@@ -800,8 +800,8 @@ def _window(text: str) -> int:
 
 
 def _show_stats(rollouts: pd.DataFrame, turns: pd.DataFrame | None, by: str, windows: Sequence[int]) -> None:
-    from agentbench_spec.rollout_stats import summarize
-    from agentbench_spec.turn_stats import summarize_turns
+    from agentbench_spec.rollouts.growth import summarize_turns
+    from agentbench_spec.rollouts.sizes import summarize
 
     missing = f"(no {by})"
     rollouts[by] = rollouts[by].fillna(missing)

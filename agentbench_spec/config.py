@@ -64,7 +64,7 @@ class TargetConfig(_Section):
     beyond_window: Literal["refuse", "flag"] = "refuse"
     """A turn longer than the trained window: not measured, or measured up to capacity_tokens and labelled so."""
     fast_linears: bool = True
-    """On a CPU, race linear kernels and use the fastest (see agentbench_spec/linear.py)."""
+    """On a CPU, race linear kernels and use the fastest (see agentbench_spec/engine/linear.py)."""
 
 
 class WorkloadConfig(_Section):

@@ -114,7 +114,7 @@ def token_counter(target: str) -> TokenCounter:
 
     Raises ConfigError if the target's tokenizer cannot be loaded.
     """
-    from agentbench_spec.counting import TargetTokens
+    from agentbench_spec.engine.token_counts import TargetTokens
 
     return TargetTokens(target)
 

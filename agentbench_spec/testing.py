@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, TargetInfo
+from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, choose, generator
+from agentbench_spec.engine.session import Prefill, Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.loop import Limits, Turn
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, choose, generator
-from agentbench_spec.session import Prefill, Session
-from agentbench_spec.target import Target
-from agentbench_spec.timing import Clock
 
 __all__ = [
     "PlainDrafter",

@@ -15,9 +15,9 @@ import time
 
 import torch
 
-from agentbench_spec import linear, models
-from agentbench_spec.card import measure_card
-from agentbench_spec.target import Target
+from agentbench_spec.engine import linear, loading
+from agentbench_spec.engine.target import Target
+from agentbench_spec.runs.card import measure_card
 
 WIDTHS = (1, 2, 4, 8, 16)
 
@@ -48,7 +48,7 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=12)
     given = arguments.parse_args()
 
-    loaded = models.load(given.target)
+    loaded = loading.load(given.target)
     target = Target(loaded.model, name=loaded.name, capacity=max(given.contexts) + 64)
     card = measure_card(target)
     ids = torch.randint(0, target.info.vocab_size, (1, max(given.contexts) + 64), generator=torch.manual_seed(0))

@@ -107,8 +107,8 @@ def measure(path: Path) -> dict[str, Any]:
 
 
 def import_one(path: Path) -> dict[str, Any]:
-    from agentbench_spec.importing import import_rollouts
     from agentbench_spec.rollout import write_rollouts
+    from agentbench_spec.rollouts.importing import import_rollouts
 
     start, cpu = time.perf_counter(), time.process_time()
     written = write_rollouts(path.with_suffix(".out.jsonl"), import_rollouts([path]))

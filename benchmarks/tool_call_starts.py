@@ -13,12 +13,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from agentbench_spec import models, plugins
-from agentbench_spec.loop import Limits
-from agentbench_spec.render import Renderer, stop_ids
-from agentbench_spec.replay import Replayer
-from agentbench_spec.rows import Conditions
-from agentbench_spec.target import Target
+from agentbench_spec import plugins
+from agentbench_spec.engine import loading
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.target import Target
+from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.runs.fill import Conditions
+from agentbench_spec.runs.replay import Replayer
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     arguments.add_argument("--turns", type=int, default=8)
     given = arguments.parse_args()
 
-    loaded = models.load("smollm2-135m")
+    loaded = loading.load("smollm2-135m")
     if given.template:
         loaded.tokenizer.chat_template = given.template.read_text(encoding="utf-8")
     stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)

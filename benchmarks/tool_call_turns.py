@@ -12,13 +12,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentbench_spec import metrics
-from agentbench_spec.costs import paired, speedup
-from agentbench_spec.models import load_tokenizer
+from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.plugins import load_workload
-from agentbench_spec.records import TurnRow
-from agentbench_spec.runfolder import read_run
-from agentbench_spec.stats import speedup_interval
+from agentbench_spec.results import metrics
+from agentbench_spec.results.costs import paired, speedup
+from agentbench_spec.results.folder import read_run
+from agentbench_spec.results.intervals import speedup_interval
+from agentbench_spec.results.rows import TurnRow
 
 
 def line(name: str, drafter: str, rows: Sequence[TurnRow]) -> str:

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from agentbench_spec import models
+from agentbench_spec.engine import loading
+from agentbench_spec.engine.target import Target
 from agentbench_spec.plugins import load_trainee
-from agentbench_spec.target import Target
-from agentbench_spec.train.config import TrainConfig
 from agentbench_spec.train.features import Features
 from agentbench_spec.train.interface import Setting
+from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.parallel import World
 from agentbench_spec.train.step import Step
 from agentbench_spec.train.texts import Text, token_counts
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--drafter", action="append")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    loaded = models.load("smollm2-135m", device="cpu")
+    loaded = loading.load("smollm2-135m", device="cpu")
     target = Target(loaded.model, name=loaded.name, capacity=64)
     for name in args.drafter or PLAN:
         with tempfile.TemporaryDirectory() as folder:

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.embedded import NAME as TARGET
+from agentbench_spec.engine.embedded import NAME as TARGET
 from agentbench_spec.jsonl import file_sha256
 from agentbench_spec.plugins import load_workload
 from agentbench_spec.rollout import Rollout, read_rollouts, write_rollouts
-from agentbench_spec.train.config import TrainConfig
+from agentbench_spec.train.fit import train
+from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.regenerate import regenerate
-from agentbench_spec.train.run import train
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "agentbench_spec" / "data" / TARGET

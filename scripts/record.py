@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentbench_spec.config import load_config
-from agentbench_spec.runfolder import MANIFEST, read_manifest
+from agentbench_spec.results.folder import MANIFEST, read_manifest
 
 ROOT = Path(__file__).parents[1]
 RECORDED, PAPER, DEMO = Path("results/recorded"), Path("results/paper"), Path("examples/demo.toml")

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
-from .access import Data, HubSource, locate
+from .locate import Data, HubSource, locate
 from .questions import has_turns, turns_rollout
-from .rows import Row, RowWorkload, unrecorded
+from .row_workload import Row, RowWorkload, unrecorded
 from .standins import requested_standin
 
 __all__ = ["make"]

@@ -27,10 +27,10 @@ from typing import Any
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
-from .access import locate
+from .locate import locate
 from .memory import dbbench, locomo
 from .questions import has_turns, turns_rollout
-from .rows import Row, RowWorkload
+from .row_workload import Row, RowWorkload
 from .standins import requested_standin
 
 __all__ = ["TASKS", "make"]

@@ -16,7 +16,7 @@ from agentbench_spec.rollout import BadLine, ConfigError, FileWorkload, Rollout,
 
 from .bfcl.apis import require_executor
 from .bfcl.build import BuildOptions, build_rollout
-from .bfcl.source import CATEGORIES, BfclData, Entry, RowFault, folder_data, installed_data
+from .bfcl.reader import CATEGORIES, BfclData, Entry, RowFault, folder_data, installed_data
 from .bfcl.tools import ToolsForm
 from .standins import requested_standin
 

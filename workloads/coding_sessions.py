@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec import importing
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload, spread_sample
+from agentbench_spec.rollouts import importing
 
-from .access import Data, installed_file, locate
+from .locate import Data, installed_file, locate
 from .standins import requested_standin
 
 __all__ = ["DISTRIBUTION", "FILE", "VERSION", "CodingSessions", "make"]

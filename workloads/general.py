@@ -28,9 +28,9 @@ from typing import Any, Literal
 
 from agentbench_spec.rollout import ConfigError, Rollout, Workload
 
-from .access import Data, HubSource, installed_file, locate
+from .locate import Data, HubSource, installed_file, locate
 from .questions import has_turns, question_rollout, turns_rollout
-from .rows import Row, RowWorkload
+from .row_workload import Row, RowWorkload
 from .standins import requested_standin
 
 __all__ = ["SETS", "Set", "alpaca", "gsm8k", "humaneval", "livecodebench", "math500", "mbpp", "mt_bench"]

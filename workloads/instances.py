@@ -18,10 +18,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec import importing
 from agentbench_spec.rollout import ConfigError
+from agentbench_spec.rollouts import importing
 
-from .access import locate
+from .locate import locate
 
 __all__ = ["Instances", "Repository", "installed_repositories", "known_instances", "repositories_of"]
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout, TokenCounter, Workload
 
-from .access import HubSource, locate
+from .locate import HubSource, locate
 from .questions import has_turns, question_rollout, turns_rollout
-from .rows import Row, RowWorkload
+from .row_workload import Row, RowWorkload
 from .standins import requested_standin
-from .window import counter_for
+from .token_window import counter_for
 
 __all__ = ["SUBSETS", "make"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentbench_spec.rollout import Message, Rollout
 
-from .rows import Row, unrecorded
+from .row_workload import Row, unrecorded
 
 __all__ = ["has_turns", "question_rollout", "turns_rollout"]
 

@@ -2,8 +2,8 @@
 
 Origin: SWE-bench issues (MIT code; issues and patches carry each project's licence), solved by agents whose runs others
 published. No package carries runs, and the `swebench` wheel carries no data at all, so runs come from a path (a
-rollouts file, or files in any format of agentbench_spec.importing: SWE-agent, mini-swe-agent, OpenHands and the sets
-below) or from the hub:
+rollouts file, or files in any format of agentbench_spec.rollouts.importing: SWE-agent, mini-swe-agent, OpenHands and
+the sets below) or from the hub:
 
 | dataset | hub data set (rows) | licence (card) |
 |---|---|---|
@@ -20,7 +20,7 @@ tests decide. swebench 5.0.2 holds no versions and no test commands, so without 
 The paper: "SWE-Bench", 50 prompts at a 64K setting. A predecessor of its code reads a data set's ready `text` column,
 so it was most likely one long prompt, which is `swe_bench_prompt`; `swe_bench` is the stronger, growing form. The two
 have different names because their numbers cannot be compared.
-What is ours: the cut to the window (`workloads/window.py`), at message boundaries and never inside a message.
+What is ours: the cut to the window (`workloads/token_window.py`), at message boundaries and never inside a message.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pathlib import Path
 
 from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, Workload
 
-from .access import HubSource, locate
 from .instances import Instances, known_instances
+from .locate import HubSource, locate
 from .questions import has_turns, question_rollout, turns_rollout
-from .rows import Row, RowWorkload
+from .row_workload import Row, RowWorkload
 from .standins import requested_standin
-from .window import counter_for, cut_to_window
+from .token_window import counter_for, cut_to_window
 
 __all__ = ["DATASETS", "make", "make_prompt"]
 

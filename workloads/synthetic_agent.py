@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, Workload
 
-from .synthetic.session import Shape, build_session, characters
-from .window import counter_for, cut_to_window
+from .synthetic.scripted_agent import Shape, build_session, characters
+from .token_window import counter_for, cut_to_window
 
 __all__ = ["SyntheticAgent", "make"]
 

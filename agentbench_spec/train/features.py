@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.render import common_prefix
-from agentbench_spec.target import Target
+from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.train.texts import Text
 
 __all__ = ["Cached", "Extractor", "FeatureSource", "Features", "Online", "build_cache"]

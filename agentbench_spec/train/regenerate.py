@@ -14,16 +14,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from agentbench_spec import embedded, linear, models, plugins
+from agentbench_spec import plugins
+from agentbench_spec.engine import embedded, linear, loading
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.sampling import RowSampler, Sampling, generator
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.loop import Limits
-from agentbench_spec.render import Renderer, stop_ids
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.sampling import RowSampler, Sampling, generator
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
-from agentbench_spec.timing import Clock
-from agentbench_spec.train.config import TrainConfig
+from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.texts import Text, read_any_rollouts, read_token_file
 
 __all__ = ["Writer", "regenerate"]
@@ -77,7 +78,7 @@ class Writer:
     @classmethod
     def open(cls, config: TrainConfig) -> Writer:
         """Load the target with the fastest kernels; it is not the copy that is trained against."""
-        loaded = models.load(config.target, dtype=config.target_dtype, device=config.device)
+        loaded = loading.load(config.target, dtype=config.target_dtype, device=config.device)
         linear.accelerate(loaded.model, embedded.cache_root())
         capacity = min(config.max_tokens, loaded.model.config.max_position_embeddings)
         target = Target(loaded.model, name=loaded.name, capacity=capacity, slack=_K + 1)

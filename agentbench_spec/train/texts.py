@@ -13,8 +13,8 @@ from torch import Tensor
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import BadLine, json_objects
-from agentbench_spec.render import Renderer
 from agentbench_spec.rollout import Message, Rollout, read_rollouts
+from agentbench_spec.rollouts.render import Renderer
 
 __all__ = ["Text", "read_conversations", "read_texts", "texts_of", "token_counts"]
 

@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.train.anchors import sample_anchors, valid_anchors
-from agentbench_spec.train.config import TrainConfig
 from agentbench_spec.train.features import FeatureSource
 from agentbench_spec.train.interface import Loss
+from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.parallel import World, full_tensors, last_sync_only, sharded_like, wrap
 from agentbench_spec.train.schedule import Place, learning_rate, objective, place_of
 from agentbench_spec.train.shortlist import frequent_tokens

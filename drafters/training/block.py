@@ -29,7 +29,7 @@ from agentbench_spec.train.interface import (
 from ..nets.block import BlockConfig, BlockNet
 from ..nets.dspark import MarkovHead
 from ..nets.qwen3 import Rotary
-from .common import (
+from .recipe import (
     Packed,
     Start,
     ahead_of,

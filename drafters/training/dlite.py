@@ -30,7 +30,7 @@ from ..nets.checkpoint import open_checkpoint, tensors_of
 from ..nets.dlite import DLiteConfig, DLiteNet, SerialHead, layout
 from ..nets.dlite_window import WindowNet, history_layers
 from ..nets.qwen3 import Rotary
-from .common import (
+from .recipe import (
     Packed,
     Start,
     ahead_of,

@@ -22,7 +22,7 @@ from ..nets.checkpoint import Checkpoint
 from ..nets.eagle3 import Eagle3Layer, Eagle3Net
 from ..nets.eagle3_layouts import Eagle3Shape, read_config
 from ..nets.qwen3 import Geometry, Rope, Rotary
-from .common import (
+from .recipe import (
     Packed,
     Start,
     ahead_of,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from toy_drafters import Bigram, Block, Chain, DraftLM, LastPivot, Pivot, Restless, Table
 
-from agentbench_spec.contract import LAWS, Report, check, check_drafter
+from agentbench_spec.conformance.kit import LAWS, Report, check, check_drafter
 from agentbench_spec.drafting import ConfigError, Drafter
 from agentbench_spec.plugins import available, load_drafter
 

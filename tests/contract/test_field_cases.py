@@ -7,11 +7,11 @@ import torch
 from toy_drafters import Bigram, Chain, SelfDraft
 
 from agentbench_spec.drafting import Drafter, Span
-from agentbench_spec.loop import Limits, Turn, decode, span_of
-from agentbench_spec.sampling import GREEDY
-from agentbench_spec.target import Target
+from agentbench_spec.engine.loop import Limits, Turn, decode, span_of
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.testing import Played, greedy_text, play_turns, row_sampler, toy_target, toy_turns
-from agentbench_spec.timing import Clock
 
 K = 4
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from toy_drafters import Bigram, Boastful, Chain, DraftLM, LastPivot, Restless, Table
 
-from agentbench_spec.contract import LAWS, check, check_drafter
-from agentbench_spec.contract_sampling import ALPHA, chi_square, unverified
+from agentbench_spec.conformance.distribution import ALPHA, chi_square, unverified
+from agentbench_spec.conformance.kit import LAWS, check, check_drafter
 from agentbench_spec.drafting import ConfigError, Drafter, TargetInfo
 from agentbench_spec.testing import toy_target
 

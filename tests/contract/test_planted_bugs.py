@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from toy_drafters import Bigram, Block, Chain, DraftLM, Pivot
 
-from agentbench_spec.contract import check, toy_bench
-from agentbench_spec.contract_bench import Bench
+from agentbench_spec.conformance.bench import Bench
+from agentbench_spec.conformance.kit import check, toy_bench
 from agentbench_spec.drafting import Drafter
 
 Make = Callable[[str], Drafter]

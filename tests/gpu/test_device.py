@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentbench_spec.attention import causal_mask
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.loop import Limits
-from agentbench_spec.sampling import GREEDY
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
+from agentbench_spec.engine.attention import causal_mask
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import PHASES, clocks
 from agentbench_spec.testing import (
     PlainDrafter,
     ScriptedDrafter,
@@ -21,7 +22,6 @@ from agentbench_spec.testing import (
     toy_model,
     toy_turns,
 )
-from agentbench_spec.timing import PHASES, clocks
 
 PROMPT = toy_turns()[0]
 

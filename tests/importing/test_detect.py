@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentbench_spec.importing import RowFault
-from agentbench_spec.importing.detect import detect
+from agentbench_spec.rollouts.importing import RowFault
+from agentbench_spec.rollouts.importing.detect import detect
 
 MESSAGE = {"role": "user", "content": "x"}
 EVENT = {"id": 0, "source": "agent", "action": "run", "args": {}}

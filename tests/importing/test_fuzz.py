@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from traces import DATA, chat, imported, said
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.importing import RowFault, convert_row
 from agentbench_spec.rollout import parse_rollout, write_rollouts
+from agentbench_spec.rollouts.importing import RowFault, convert_row
 
 BOUNDED = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentbench_spec.importing.prompts import PromptLog
 from agentbench_spec.messages import view_fault
 from agentbench_spec.rollout import Message, Rollout
+from agentbench_spec.rollouts.importing.prompts import PromptLog
 
 U, A = "user", "assistant"
 

@@ -10,8 +10,8 @@ import pytest
 from traces import DATA, chat, imported, one, roles, said, write
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.importing import TraceImport, import_rollouts, read_rows
 from agentbench_spec.jsonl import BadLine
+from agentbench_spec.rollouts.importing import TraceImport, import_rollouts, read_rows
 
 
 def rows(*names: str) -> list[dict[str, Any]]:

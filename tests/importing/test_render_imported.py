@@ -12,10 +12,10 @@ from tiny import NAMES, tokenizer
 from traces import DATA, call, chat, imported, noted, one, result, said
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.importing import RowFault, convert_row
-from agentbench_spec.render import Renderer, common_prefix
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.turn_stats import turn_sizes
+from agentbench_spec.rollouts.growth import turn_sizes
+from agentbench_spec.rollouts.importing import RowFault, convert_row
+from agentbench_spec.rollouts.render import Renderer, common_prefix
 
 NAMED = tuple(
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 from traces import call, calls, chat, imported, noted, one, result, roles, said, write
 
-from agentbench_spec.importing import RowFault, convert_row
 from agentbench_spec.rollout import Rollout, write_rollouts
+from agentbench_spec.rollouts.importing import RowFault, convert_row
 
 
 def converted(*messages: Any, **row: Any) -> Rollout:

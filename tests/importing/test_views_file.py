@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentbench_spec_workloads.window import cut_to_window
+from agentbench_spec_workloads.token_window import cut_to_window
 from traces import write
 
 from agentbench_spec.errors import ContractError

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentbench_spec import embedded
+from agentbench_spec.engine import embedded
 
 TEMPLATES = Path(__file__).parent.parent / "data"
 _SPECIAL = ["<|im_start|>", "<|im_end|>", "<bos>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.importing import TraceImport
 from agentbench_spec.rollout import BadLine, Rollout
+from agentbench_spec.rollouts.importing import TraceImport
 
 DATA = Path(__file__).parent / "data"
 """Traces invented for these tests, in every format the importer knows."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentbench_spec import embedded
+from agentbench_spec.engine import embedded
 
 nbformat = pytest.importorskip("nbformat", reason="pip install 'agentbench-spec[notebooks]'")
 nbclient = pytest.importorskip("nbclient", reason="pip install 'agentbench-spec[notebooks]'")

@@ -10,9 +10,9 @@ from agentbench_spec_drafters import dflash, dlite, dspark
 from golden_block import DATA, SETS, make_drafter
 from transformers import AutoModelForCausalLM
 
-from agentbench_spec.contract import check
-from agentbench_spec.contract_bench import Bench
-from agentbench_spec.target import Target
+from agentbench_spec.conformance.bench import Bench
+from agentbench_spec.conformance.kit import check
+from agentbench_spec.engine.target import Target
 from agentbench_spec.testing import toy_turns
 
 MAKERS = {"dflash": dflash.make, "dflash-zlab": dflash.make, "dspark-rnn": dspark.make, "dlite-g2": dlite.make}

@@ -16,13 +16,13 @@ from agentbench_spec_drafters.eagle3 import make
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from agentbench_spec.contract import check
+from agentbench_spec.conformance.kit import check
 from agentbench_spec.drafting import Drafter, Proposal, Span, TargetInfo
-from agentbench_spec.loop import Limits, Turn, decode
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
-from agentbench_spec.timing import Clock
+from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from agentbench_spec.target import Target
+from agentbench_spec.engine.target import Target
 from agentbench_spec.testing import greedy_text
 
 FOLDER = Path(__file__).parent / "data" / "target"

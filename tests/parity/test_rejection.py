@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentbench_spec.sampling import Sampling, probabilities
-from agentbench_spec.verify import accept_sampled, acceptance_probability, residual
+from agentbench_spec.engine.sampling import Sampling, probabilities
+from agentbench_spec.engine.verify import accept_sampled, acceptance_probability, residual
 
 DATA = Path(__file__).parent / "data" / "rejection"
 RECORDED = json.loads((DATA / "cases.json").read_text())

@@ -24,15 +24,15 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "uni
 from localmodel import save_rollouts, session  # noqa: E402
 from served_models import save_checkpoint, save_draft, save_target  # noqa: E402
 
-from agentbench_spec.backends.client import Ask, Client  # noqa: E402
-from agentbench_spec.backends.launch import launchable, launched  # noqa: E402
-from agentbench_spec.backends.sglang import ServedRun, run_served  # noqa: E402
-from agentbench_spec.backends.sweep import sweep  # noqa: E402
 from agentbench_spec.config import RunConfig, load_config  # noqa: E402
 from agentbench_spec.errors import ConfigError, MeasurementError  # noqa: E402
-from agentbench_spec.presets import ThroughputPreset  # noqa: E402
-from agentbench_spec.records import TurnRow  # noqa: E402
-from agentbench_spec.run import run  # noqa: E402
+from agentbench_spec.results.rows import TurnRow  # noqa: E402
+from agentbench_spec.runs.execute import run  # noqa: E402
+from agentbench_spec.runs.presets import ThroughputPreset  # noqa: E402
+from agentbench_spec.serving.client import Ask, Client  # noqa: E402
+from agentbench_spec.serving.launch import launchable, launched  # noqa: E402
+from agentbench_spec.serving.sglang import ServedRun, run_served  # noqa: E402
+from agentbench_spec.serving.sweep import sweep  # noqa: E402
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 

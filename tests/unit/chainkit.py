@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentbench_spec.drafting import Drafter, Span
-from agentbench_spec.loop import Limits
-from agentbench_spec.sampling import GREEDY, RowSampler, generator
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
-from agentbench_spec.timing import Clock
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, generator
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 
 CPU = torch.device("cpu")
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, DEPTH = 24, 40, 4, 2, 8, 50, 6

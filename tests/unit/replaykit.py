@@ -8,14 +8,14 @@ from typing import Any
 from agentbench_spec_drafters.none import NoDrafter
 
 from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.invariants import check_row
-from agentbench_spec.loop import Limits
-from agentbench_spec.records import TurnRow
-from agentbench_spec.replay import Measured, Replayer
+from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.rollout import Message, Rollout
-from agentbench_spec.rows import Conditions
-from agentbench_spec.target import Target
+from agentbench_spec.runs.fill import Conditions
+from agentbench_spec.runs.replay import Measured, Replayer
 from agentbench_spec.testing import greedy_text, toy_target
 
 HEADERS = {"system": 60, "user": 61, "tool": 61, "assistant": 62}

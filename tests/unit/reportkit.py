@@ -8,8 +8,8 @@ from typing import Any
 
 from rowkit import make_row
 
-from agentbench_spec.records import TurnRow
-from agentbench_spec.runfolder import RunWriter
+from agentbench_spec.results.folder import RunWriter
+from agentbench_spec.results.rows import TurnRow
 
 
 def timed(

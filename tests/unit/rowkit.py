@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentbench_spec.metrics import count_rounds
-from agentbench_spec.records import TurnRow
+from agentbench_spec.results.metrics import count_rounds
+from agentbench_spec.results.rows import TurnRow
 
 
 def make_row(

@@ -10,8 +10,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
-from agentbench_spec.records import CLOCK_FIELDS, TurnRow
-from agentbench_spec.runfolder import read_run
+from agentbench_spec.results.folder import read_run
+from agentbench_spec.results.rows import CLOCK_FIELDS, TurnRow
 
 SMALL = ("--max-new-tokens", "24", "--set", "target.fast_linears=false")
 """Short turns, and no racing of kernels, whose choice would be kept in the user's cache."""

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.backends.sglang import ServedRun, run_served
 from agentbench_spec.config import RunConfig, load_config
-from agentbench_spec.invariants import check_row
-from agentbench_spec.records import CLOCK_FIELDS, TurnRow
+from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.rows import CLOCK_FIELDS, TurnRow
+from agentbench_spec.serving.sglang import ServedRun, run_served
 
 FAKE = Path(__file__).parents[1] / "sglang_fake" / "fake_server.py"
 sys.path.insert(0, str(FAKE.parent))

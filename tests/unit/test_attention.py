@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from agentbench_spec.attention import NAME, causal_mask, register, slot_attention
+from agentbench_spec.engine.attention import NAME, causal_mask, register, slot_attention
 from agentbench_spec.errors import ConfigError
 
 HEADS, KV_HEADS, WIDTH = 6, 2, 5

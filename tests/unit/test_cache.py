@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentbench_spec.cache import SlotCache
+from agentbench_spec.engine.cache import SlotCache
 from agentbench_spec.errors import MeasurementError
 
 KV_HEADS, WIDTH, CAPACITY = 2, 3, 12

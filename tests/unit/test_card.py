@@ -10,9 +10,9 @@ from rowkit import make_row
 from tinymodels import VOCAB
 from tinymodels import tiny as tiny_model
 
-from agentbench_spec.card import Card, baseline_step_s, measure_card
-from agentbench_spec.models import load
-from agentbench_spec.target import Target
+from agentbench_spec.engine.loading import load
+from agentbench_spec.engine.target import Target
+from agentbench_spec.runs.card import Card, baseline_step_s, measure_card
 
 CARD = Card("m", "float32", "cpu", 500_000_000, 46_080, 10e9, 1e-6)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rowkit import make_row
 
-from agentbench_spec.compare import Comparison, bucket_of, compare_runs, judge
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.records import TurnRow
-from agentbench_spec.stats import Interval
+from agentbench_spec.results.compare import Comparison, bucket_of, compare_runs, judge
+from agentbench_spec.results.intervals import Interval
+from agentbench_spec.results.rows import TurnRow
 
 MANIFEST: dict[str, Any] = {
     "settings": {"decode": {"k": 7}, "drafters": ["none", "dlite"], "measure": {"seed": 0}},

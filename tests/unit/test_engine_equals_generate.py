@@ -9,17 +9,17 @@ import torch
 from tinymodels import FAMILIES, prompts, tiny
 from torch import nn
 
-from agentbench_spec.embedded import NAME as EMBEDDED
+from agentbench_spec.engine.embedded import NAME as EMBEDDED
+from agentbench_spec.engine.loading import LoadedModel, load
+from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.lossless import TIE_TOLERANCE, gap
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.loop import Limits, Turn, decode
-from agentbench_spec.lossless import TIE_TOLERANCE, gap
-from agentbench_spec.models import LoadedModel, load
-from agentbench_spec.render import Renderer
 from agentbench_spec.rollout import Message, Rollout
-from agentbench_spec.sampling import GREEDY
-from agentbench_spec.target import Target
+from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.testing import PlainDrafter, row_sampler
-from agentbench_spec.timing import Clock
 
 NEW_TOKENS = 16
 CHUNKS = (1, 7, 512)

@@ -10,7 +10,7 @@ from rowkit import make_row
 from test_tables import bfcl, table
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.export import (
+from agentbench_spec.results.export import (
     Sheet,
     csv_text,
     latex,
@@ -20,8 +20,8 @@ from agentbench_spec.export import (
     write_summary,
     write_tables,
 )
-from agentbench_spec.summary import summarise
-from agentbench_spec.tables import Column
+from agentbench_spec.results.summary import summarise
+from agentbench_spec.results.tables import Column
 
 
 def test_latex_by_hand() -> None:

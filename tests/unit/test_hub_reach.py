@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbench_spec.hub import go_offline_if_unreachable, is_hub_id, unreachable
+from agentbench_spec.engine.hub_reach import go_offline_if_unreachable, is_hub_id, unreachable
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import agentbench_spec
 
 CORE, DRAFTERS, WORKLOADS = "agentbench_spec", "agentbench_spec_drafters", "agentbench_spec_workloads"
 PLUGIN_PACKAGES = {DRAFTERS, WORKLOADS, "drafters", "workloads"}
-ENGINE = {f"{CORE}.{part}" for part in ("target", "cache", "attention", "verify", "sampling")}
+ENGINE = {f"{CORE}.engine.{part}" for part in ("target", "cache", "attention", "verify", "sampling")}
 """What runs the target and judges a proposal. It must be unable to tell one drafter from another."""
 
 
@@ -122,7 +122,7 @@ def drafters_import_too_much(sources: Sources) -> list[str]:
 
 
 def workloads_import_too_much(sources: Sources) -> list[str]:
-    public = (f"{CORE}.rollout", f"{CORE}.importing")
+    public = (f"{CORE}.rollout", f"{CORE}.rollouts.importing")
     return offences(sources, WORKLOADS, lambda f: any(map(f.inside, public)) or f.inside(WORKLOADS) or not ours(f))
 
 
@@ -130,7 +130,7 @@ def engine_sees_drafters(sources: Sources) -> list[str]:
     """The engine imports nothing of the drafter interface; the target alone builds the TargetInfo it shows."""
     found = []
     for part in sorted(ENGINE):
-        exempt = {f"{CORE}.drafting.TargetInfo"} if part == f"{CORE}.target" else set()
+        exempt = {f"{CORE}.drafting.TargetInfo"} if part == f"{CORE}.engine.target" else set()
         found += offences(sources, part, lambda f, e=exempt: not f.inside(f"{CORE}.drafting") or f.name in e)  # type: ignore[misc]
     return found
 
@@ -204,25 +204,34 @@ def test_house_keeps(rule: Callable[[Sources], list[str]]) -> None:
     [
         (
             core_imports_plugins,
-            {"agentbench_spec.loop": "def f():\n    from agentbench_spec_drafters.ngram import make"},
+            {"agentbench_spec.engine.loop": "def f():\n    from agentbench_spec_drafters.ngram import make"},
         ),
-        (core_imports_plugins, {"agentbench_spec.replay": "import workloads.bfcl_v3"}),
+        (core_imports_plugins, {"agentbench_spec.runs.replay": "import workloads.bfcl_v3"}),
         (core_names_plugins, {"agentbench_spec.cli": "BUILTIN = {'ngram': 'agentbench_spec_drafters.ngram:make'}"}),
-        (drafters_import_too_much, {"agentbench_spec_drafters.new": "from agentbench_spec.target import Target"}),
+        (
+            drafters_import_too_much,
+            {"agentbench_spec_drafters.new": "from agentbench_spec.engine.target import Target"},
+        ),
         (drafters_import_too_much, {"agentbench_spec_drafters.new": "from agentbench_spec import loop"}),
         (drafters_import_too_much, {"agentbench_spec_drafters.new": "import agentbench_spec_workloads"}),
         (
             workloads_import_too_much,
             {"agentbench_spec_workloads.new": "from agentbench_spec.errors import ConfigError"},
         ),
-        (engine_sees_drafters, {"agentbench_spec.verify": "from agentbench_spec.drafting import TargetInfo"}),
-        (engine_sees_drafters, {"agentbench_spec.target": "from agentbench_spec.drafting import Drafter, TargetInfo"}),
-        (engine_sees_drafters, {"agentbench_spec.cache": "from .drafting import Span"}),
-        (engine_sees_drafters, {"agentbench_spec.sampling": "import agentbench_spec.drafting"}),
-        (drafter_interface_sees_engine, {"agentbench_spec.drafting": "from agentbench_spec.target import Target"}),
+        (engine_sees_drafters, {"agentbench_spec.engine.verify": "from agentbench_spec.drafting import TargetInfo"}),
+        (
+            engine_sees_drafters,
+            {"agentbench_spec.engine.target": "from agentbench_spec.drafting import Drafter, TargetInfo"},
+        ),
+        (engine_sees_drafters, {"agentbench_spec.engine.cache": "from ..drafting import Span"}),
+        (engine_sees_drafters, {"agentbench_spec.engine.sampling": "import agentbench_spec.drafting"}),
+        (
+            drafter_interface_sees_engine,
+            {"agentbench_spec.drafting": "from agentbench_spec.engine.target import Target"},
+        ),
         (drafters_import_too_much, {"agentbench_spec_drafters.training.new": "from agentbench_spec.train import step"}),
         (drafter_interface_sees_engine, {"agentbench_spec.train.interface": "from agentbench_spec.train import step"}),
-        (something_imports_cli, {"agentbench_spec.report": "from agentbench_spec import cli"}),
+        (something_imports_cli, {"agentbench_spec.report.page": "from agentbench_spec import cli"}),
         (something_imports_cli, {"agentbench_spec_drafters.new": "from agentbench_spec.cli import app"}),
         (
             cycles,
@@ -245,8 +254,8 @@ def test_planted_offence_is_caught(rule: Callable[[Sources], list[str]], planted
 @pytest.mark.parametrize(
     ("rule", "planted"),
     [
-        (engine_sees_drafters, {"agentbench_spec.target": "from agentbench_spec.drafting import TargetInfo"}),
-        (engine_sees_drafters, {"agentbench_spec.loop": "from agentbench_spec.drafting import Drafter"}),
+        (engine_sees_drafters, {"agentbench_spec.engine.target": "from agentbench_spec.drafting import TargetInfo"}),
+        (engine_sees_drafters, {"agentbench_spec.engine.loop": "from agentbench_spec.drafting import Drafter"}),
         (
             drafters_import_too_much,
             {"agentbench_spec_drafters.new": "import torch\nfrom agentbench_spec.drafting import Span"},

@@ -12,7 +12,7 @@ from tinymodels import tiny
 from torch import nn
 from torch.nn import functional as F
 
-from agentbench_spec.linear import (
+from agentbench_spec.engine.linear import (
     BLOCK_ROWS,
     CACHE_FILE,
     ONE_TOKEN,

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentbench_spec.contract_sampling import chi_square
+from agentbench_spec.conformance.distribution import chi_square
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, SequenceDrafter, Span, TargetInfo
+from agentbench_spec.engine.loop import Limits, Turn, checked, decode
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator, probabilities
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ContractError, MeasurementError
-from agentbench_spec.loop import Limits, Turn, checked, decode
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, probabilities
-from agentbench_spec.target import Target
 from agentbench_spec.testing import (
     PlainDrafter,
     ScriptedDrafter,
@@ -24,7 +25,6 @@ from agentbench_spec.testing import (
     toy_target,
     toy_turns,
 )
-from agentbench_spec.timing import Clock
 
 PROMPT = toy_turns()[0]
 AT = len(PROMPT)

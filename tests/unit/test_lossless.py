@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentbench_spec.lossless import TIE_TOLERANCE, Comparison, compare, first_difference, gap
-from agentbench_spec.target import Target
+from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare, first_difference, gap
+from agentbench_spec.engine.target import Target
 from agentbench_spec.testing import greedy_text, toy_model, toy_turns
 
 PROMPT = toy_turns()[0]

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from rowkit import make_row
 
-from agentbench_spec import costs, metrics
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.records import TurnRow
-from agentbench_spec.summary import notes, render, summarise, summary_dict
+from agentbench_spec.results import costs, metrics
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.summary import notes, render, summarise, summary_dict
 
 JSON_REPLY = json.dumps(
     [

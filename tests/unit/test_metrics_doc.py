@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rowkit import make_row
 
-from agentbench_spec.records import TurnRow
-from agentbench_spec.summary import DrafterSummary, summarise
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.summary import DrafterSummary, summarise
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -12,9 +12,9 @@ from agentbench_spec_drafters import dflash, domino, mtp, none
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agentbench_spec.contract import check
+from agentbench_spec.conformance.kit import check
 from agentbench_spec.drafting import ConfigError
-from agentbench_spec.target import Target
+from agentbench_spec.engine.target import Target
 
 MODULE = {
     "enorm.weight": (kit.HIDDEN,),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.paper import check_table, facts, paper_target, published, verdict
-from agentbench_spec.stats import Interval
+from agentbench_spec.results.intervals import Interval
+from agentbench_spec.results.paper import check_table, facts, paper_target, published, verdict
 
 
 def interval(low: float, high: float) -> Interval:

@@ -16,7 +16,7 @@ from reportkit import timed, two_rollouts
 from rowkit import make_row
 
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.plots import (
+from agentbench_spec.report.plots import (
     FIGURES,
     Plot,
     ThroughputPoint,
@@ -31,10 +31,10 @@ from agentbench_spec.plots import (
     tau_against_turn,
     throughput_plot,
 )
-from agentbench_spec.plots.palette import DARK, INK, LIGHT, PAGE, styles
-from agentbench_spec.plots.speed import phase_stacks, speedup_models
-from agentbench_spec.plots.turns import tokens_text
-from agentbench_spec.records import TurnRow
+from agentbench_spec.report.plots.palette import DARK, INK, LIGHT, PAGE, styles
+from agentbench_spec.report.plots.speed import phase_stacks, speedup_models
+from agentbench_spec.report.plots.turns import tokens_text
+from agentbench_spec.results.rows import TurnRow
 
 
 def _plot(drawn: Plot | None) -> Plot:
@@ -325,7 +325,7 @@ def test_drawing_leaves_pyplot_and_the_settings_of_matplotlib_alone() -> None:
 import sys, matplotlib
 before = matplotlib.rcParams.copy()
 from reportkit import two_rollouts
-from agentbench_spec.plots import draw_all
+from agentbench_spec.report.plots import draw_all
 for plot in draw_all(two_rollouts()): plot.inline_svg(); plot.svg()
 print("matplotlib.pyplot" in sys.modules, matplotlib.rcParams.copy() == before)
 """
@@ -339,7 +339,7 @@ import sys
 sys.modules["matplotlib"] = None  # what Python itself stores for a module that must not be found
 from reportkit import two_rollouts
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.plots import speedup_bars
+from agentbench_spec.report.plots import speedup_bars
 try:
     speedup_bars(two_rollouts()).svg()
 except ConfigError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbench_spec.provenance import (
+from agentbench_spec.results.provenance import (
     differing_keys,
     git_state,
     host_facts,

@@ -14,7 +14,7 @@ import pytest
 
 from agentbench_spec.config import load_config
 from agentbench_spec.plugins import available
-from agentbench_spec.presets import load_presets
+from agentbench_spec.runs.presets import load_presets
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("none", "ngram", "suffix", "eagle3", "dflash", "dspark", "dlite")

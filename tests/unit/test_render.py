@@ -11,10 +11,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentbench_spec import embedded
+from agentbench_spec.engine import embedded
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.render import Renderer, common_prefix, messages_for_template, shared_header, stop_ids
 from agentbench_spec.rollout import Message, Rollout, ToolCall
+from agentbench_spec.rollouts.render import Renderer, common_prefix, messages_for_template, shared_header, stop_ids
 
 DATA = Path(__file__).parent.parent / "data"
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<bos>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]

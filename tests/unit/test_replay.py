@@ -26,18 +26,18 @@ from replaykit import (
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.lossless import TIE_TOLERANCE
+from agentbench_spec.engine.sampling import Sampling
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Evaluated, Target
+from agentbench_spec.engine.timing import Stopwatch
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.loop import Limits
-from agentbench_spec.lossless import TIE_TOLERANCE
-from agentbench_spec.records import TurnRow
-from agentbench_spec.replay import Replayer
+from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.rollout import Message
-from agentbench_spec.rows import Conditions
-from agentbench_spec.sampling import Sampling
-from agentbench_spec.session import Session
-from agentbench_spec.target import Evaluated, Target
+from agentbench_spec.runs.fill import Conditions
+from agentbench_spec.runs.replay import Replayer
 from agentbench_spec.testing import PlainDrafter, greedy_text, toy_model, toy_target
-from agentbench_spec.timing import Stopwatch
 
 
 class Knows(Drafter):

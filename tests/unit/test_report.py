@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.plots import ThroughputPoint
-from agentbench_spec.report import build_report, save_figures
-from agentbench_spec.report_grids import Grid, number, size, word
+from agentbench_spec.report.grids import Grid, number, size, word
+from agentbench_spec.report.page import build_report, save_figures
+from agentbench_spec.report.plots import ThroughputPoint
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"

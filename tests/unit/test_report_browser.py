@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from reportkit import timed, two_rollouts, write_run
 
-from agentbench_spec.report import write_report
-from agentbench_spec.report_grids import Grid, number, word
+from agentbench_spec.report.grids import Grid, number, word
+from agentbench_spec.report.page import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 AXE = os.environ.get("AGENTBENCH_SPEC_AXE")

@@ -15,11 +15,11 @@ from localmodel import save_rollouts, session
 from runkit import call
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.paper import published
-from agentbench_spec.presets import load_presets
-from agentbench_spec.reproduce import Request, plan
-from agentbench_spec.runfolder import read_run
-from agentbench_spec.throughput_rows import by_pass, read_rows
+from agentbench_spec.reproduce.tables123 import Request, plan
+from agentbench_spec.results.folder import read_run
+from agentbench_spec.results.paper import published
+from agentbench_spec.results.throughput_rows import by_pass, read_rows
+from agentbench_spec.runs.presets import load_presets
 
 PRESETS = """
 [settings]

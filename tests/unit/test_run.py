@@ -21,11 +21,11 @@ from runkit import SMALL, Done, call, replay, rows_of, without_clocks
 
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.metrics import Losslessness
+from agentbench_spec.results.folder import read_manifest, read_rounds, read_run
+from agentbench_spec.results.metrics import Losslessness
+from agentbench_spec.results.summary import Summary, summarise
 from agentbench_spec.rollout import write_rollouts
-from agentbench_spec.run import lossless, reasons, run
-from agentbench_spec.runfolder import read_manifest, read_rounds, read_run
-from agentbench_spec.summary import Summary, summarise
+from agentbench_spec.runs.execute import lossless, reasons, run
 
 HERE = Path(__file__).parent
 HOLD = ("--drafter", "odd_plugins:hold", "--drafter", "ngram")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from agentbench_spec.sampling import GREEDY, RowSampler, Sampling, generator, nucleus, pick, probabilities
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator, nucleus, pick, probabilities
 
 CPU = torch.device("cpu")
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.loop import Limits
-from agentbench_spec.sampling import GREEDY
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
 from agentbench_spec.testing import (
     PlainDrafter,
     ScriptedDrafter,
@@ -24,7 +25,6 @@ from agentbench_spec.testing import (
     toy_target,
     toy_turns,
 )
-from agentbench_spec.timing import Clock
 
 PROMPT = toy_turns()[0]
 

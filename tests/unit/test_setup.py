@@ -12,13 +12,13 @@ from localmodel import save_rollouts, session
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.metrics import BASELINE
-from agentbench_spec.presets import ThroughputPreset
+from agentbench_spec.results.folder import read_manifest
+from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.rollout import Message
-from agentbench_spec.run import run
-from agentbench_spec.runfolder import read_manifest
-from agentbench_spec.setup import drafter_makers
-from agentbench_spec.throughput_run import run_throughput
+from agentbench_spec.runs.execute import run
+from agentbench_spec.runs.presets import ThroughputPreset
+from agentbench_spec.runs.setup import drafter_makers
+from agentbench_spec.runs.throughput import run_throughput
 
 DRAFTER = "odd_plugins:netted"
 

@@ -11,11 +11,11 @@ from localmodel import save_rollouts, session
 from runkit import call
 from servedkit import Behaviour, FakeServer, launching, served, settings
 
-from agentbench_spec.backends import access
-from agentbench_spec.backends.client import Client
-from agentbench_spec.backends.sglang import run_served
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.serving import access
+from agentbench_spec.serving.client import Client
+from agentbench_spec.serving.sglang import run_served
 
 KEY = "hush-4f21"
 

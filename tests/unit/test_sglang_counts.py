@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentbench_spec.backends.counts import SpecCounts, broken_identities, expected_reuse, spec_counts, token_gaps_s
-from agentbench_spec.backends.kvcost import by_capacity, by_log, kv_bytes_per_token
-from agentbench_spec.backends.prometheus import counters, cross_check, difference
-from agentbench_spec.backends.stream import Answer, RequestFailed, add_chat, add_generate, events
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.serving.counts import SpecCounts, broken_identities, expected_reuse, spec_counts, token_gaps_s
+from agentbench_spec.serving.kvcost import by_capacity, by_log, kv_bytes_per_token
+from agentbench_spec.serving.prometheus import counters, cross_check, difference
+from agentbench_spec.serving.stream import Answer, RequestFailed, add_chat, add_generate, events
 
 ROUNDS = st.lists(st.integers(0, 5), min_size=1, max_size=30)
 

@@ -18,9 +18,9 @@ import pytest
 from localmodel import save_rollouts, session
 from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, ended, free_port, launching, served, settings, timeless
 
-from agentbench_spec.backends import launch
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.serving import launch
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_killed_client_leaves_no_server(
     config = launching(model, rollouts, pids, "--fake-step-s", "0.2")
     code = (
         "import sys, json; from pathlib import Path; from agentbench_spec.config import RunConfig\n"
-        "from agentbench_spec.backends.sglang import run_served\n"
+        "from agentbench_spec.serving.sglang import run_served\n"
         "run_served(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), environ={})"
     )
     command = [sys.executable, "-c", code, config.model_dump_json(), str(folder)]
@@ -199,7 +199,7 @@ def test_signalled_supervisor_ends_its_server_first(tmp_path: Path, number: sign
     """`kill` of the process that holds the server: it must take the server with it, not leave it without a keeper."""
     pids = tmp_path / "pids"
     code = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
-    command = ["-m", "agentbench_spec.backends.supervise", sys.executable, "-c", code, str(pids)]
+    command = ["-m", "agentbench_spec.serving.supervise", sys.executable, "-c", code, str(pids)]
     keeper = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE)
     deadline = time.monotonic() + 30
     while not (pids.exists() and pids.read_text()) and time.monotonic() < deadline:

@@ -11,12 +11,12 @@ import pytest
 from localmodel import save_rollouts, session
 from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
 
-from agentbench_spec.backends.part import is_finished
-from agentbench_spec.backends.sglang import run_served
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.invariants import check_row
-from agentbench_spec.runfolder import RunWriter
+from agentbench_spec.results.folder import RunWriter
+from agentbench_spec.results.invariants import check_row
+from agentbench_spec.serving.part import is_finished
+from agentbench_spec.serving.sglang import run_served
 
 
 @pytest.fixture

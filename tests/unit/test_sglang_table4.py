@@ -13,17 +13,17 @@ from localmodel import save_rollouts, session
 from runkit import Done, call
 from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, ended, settings
 
-from agentbench_spec.backends.part import PartResult
-from agentbench_spec.backends.stream import Answer
-from agentbench_spec.backends.sweep import Swept, sweep
-from agentbench_spec.backends.window import Traffic
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.presets import ThroughputPreset
-from agentbench_spec.records import TurnRow
-from agentbench_spec.runfolder import read_manifest, read_run
-from agentbench_spec.throughput_rows import ThroughputRow, by_pass, read_rows
-from agentbench_spec.throughput_table import throughput_table
+from agentbench_spec.reproduce.table4 import throughput_table
+from agentbench_spec.results.folder import read_manifest, read_run
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.throughput_rows import ThroughputRow, by_pass, read_rows
+from agentbench_spec.runs.presets import ThroughputPreset
+from agentbench_spec.serving.part import PartResult
+from agentbench_spec.serving.stream import Answer
+from agentbench_spec.serving.sweep import Swept, sweep
+from agentbench_spec.serving.window import Traffic
 
 PLAN = ThroughputPreset(concurrency=(1, 2), requests_per_row=2, requests_least=0)
 NGRAM = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4}

@@ -12,17 +12,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from agentbench_spec import embedded
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.loop import Limits
-from agentbench_spec.models import load
+from agentbench_spec.engine import embedded
+from agentbench_spec.engine.loading import load
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.sampling import RowSampler, Sampling
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.plugins import load_drafter
-from agentbench_spec.render import Renderer, stop_ids
 from agentbench_spec.rollout import Message, Rollout
-from agentbench_spec.sampling import RowSampler, Sampling
-from agentbench_spec.session import Session
-from agentbench_spec.target import Target
-from agentbench_spec.timing import Clock
+from agentbench_spec.rollouts.render import Renderer, stop_ids
 
 NAMES = ("eagle3", "dflash", "dspark", "dlite")
 ROOT = Path(__file__).parents[2]

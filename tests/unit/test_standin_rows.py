@@ -8,7 +8,7 @@ from localmodel import save_model
 from servedkit import FakeServer, served, settings
 
 from agentbench_spec.config import load_config
-from agentbench_spec.run import run
+from agentbench_spec.runs.execute import run
 
 
 def test_a_run_of_a_standin_is_named_so_in_every_row(tmp_path: Path) -> None:

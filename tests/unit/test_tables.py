@@ -8,9 +8,9 @@ import pytest
 from rowkit import make_row
 
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.records import TurnRow
-from agentbench_spec.summary import summarise
-from agentbench_spec.tables import Column, Table, grid, paper_text, replay_table, value_text
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.summary import summarise
+from agentbench_spec.results.tables import Column, Table, grid, paper_text, replay_table, value_text
 
 
 def turn_rows(rollout: str, turn: int, seconds: float, k: int = 7, **drafters: list[int]) -> list[TurnRow]:

@@ -11,9 +11,9 @@ from tinymodels import FAMILIES, VOCAB, prompts, tiny
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaForCausalLM
 
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import EMBEDDING, Target
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.session import Session
-from agentbench_spec.target import EMBEDDING, Target
 from agentbench_spec.testing import PlainDrafter
 
 TEXT = prompts(1, shortest=48, longest=49, seed=3)[0]

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from agentbench_spec.drafting import DrafterSpec
-from agentbench_spec.loop import Limits, Turn, decode
-from agentbench_spec.sampling import GREEDY
-from agentbench_spec.session import Session
+from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.timing import PHASES, Clock, HostClock, Stopwatch, clocks, phase_cost_s, resolve_mode
 from agentbench_spec.testing import (
     PlainDrafter,
     ScriptedDrafter,
@@ -20,7 +21,6 @@ from agentbench_spec.testing import (
     toy_target,
     toy_turns,
 )
-from agentbench_spec.timing import PHASES, Clock, HostClock, Stopwatch, clocks, phase_cost_s, resolve_mode
 
 CPU = torch.device("cpu")
 

@@ -13,13 +13,13 @@ from test_render import smol_like
 from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
+from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.render import Renderer
 from agentbench_spec.rollout import Message, Rollout, write_rollouts
-from agentbench_spec.target import Target
+from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.testing import greedy_text
-from agentbench_spec.train.config import TrainConfig
 from agentbench_spec.train.features import Cached, Extractor, Online, build_cache
+from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.regenerate import regenerate
 from agentbench_spec.train.texts import Text, read_texts, texts_of, token_counts
 

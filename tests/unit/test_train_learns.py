@@ -16,8 +16,8 @@ import torch
 import trainkit as kit
 import transformers
 
+from agentbench_spec.engine.target import Target
 from agentbench_spec.plugins import load_drafter
-from agentbench_spec.target import Target
 from agentbench_spec.testing import play_turns
 from agentbench_spec.train.features import Cached, Extractor, build_cache
 from agentbench_spec.train.parallel import World

@@ -13,8 +13,8 @@ import trainkit as kit
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_drafter
 from agentbench_spec.train.anchors import valid_anchors
-from agentbench_spec.train.config import train_config
 from agentbench_spec.train.interface import Trainee
+from agentbench_spec.train.options import train_config
 from agentbench_spec.train.parallel import World
 from agentbench_spec.train.step import example_of
 from agentbench_spec.train.trainer import LOG, Trainer

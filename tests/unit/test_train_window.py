@@ -8,7 +8,7 @@ import pytest
 import torch
 import trainkit as kit
 
-from agentbench_spec.contract import check_drafter
+from agentbench_spec.conformance.kit import check_drafter
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_drafter
 

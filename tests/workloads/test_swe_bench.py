@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from agentbench_spec_workloads.window import cut_to_window
+from agentbench_spec_workloads.token_window import cut_to_window
 from template_kit import Bytes, assert_renders
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import load_workload
 from agentbench_spec.rollout import Message, Rollout, ToolCall, write_rollouts
-from agentbench_spec.source import open_workload
+from agentbench_spec.runs.source import open_workload
 
 
 def messages(steps: int, width: int = 300) -> list[dict[str, Any]]:

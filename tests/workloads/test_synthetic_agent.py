@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agentbench_spec_workloads.synthetic.session import Shape, build_session, characters
+from agentbench_spec_workloads.synthetic.scripted_agent import Shape, build_session, characters
 from agentbench_spec_workloads.synthetic.world import TOOLS, World
 from agentbench_spec_workloads.synthetic_agent import make
 from template_kit import Bytes, assert_renders

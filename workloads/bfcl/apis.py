@@ -14,7 +14,7 @@ from typing import Any
 
 from agentbench_spec.rollout import ConfigError
 
-from .source import INSTALL, PACKAGE, VERSION, Entry, installed_version
+from .reader import INSTALL, PACKAGE, VERSION, Entry, installed_version
 
 _UTILS = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
 

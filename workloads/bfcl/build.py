@@ -10,7 +10,7 @@ from typing import Any
 from agentbench_spec.rollout import Message, Rollout, ToolCall
 
 from .apis import GoldCall, World, parse_call
-from .source import BfclData, Entry
+from .reader import BfclData, Entry
 from .tools import ToolPlan, ToolsForm, plan_tools
 
 ADDED_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .apis import class_modules, doc_stem
-from .source import BfclData, Entry
+from .reader import BfclData, Entry
 
 ToolsForm = Literal["full", "involved"]
 

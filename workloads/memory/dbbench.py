@@ -12,7 +12,7 @@ from typing import Any
 
 from agentbench_spec.rollout import Message, ToolCall
 
-from ..rows import Row, RowLeftOut
+from ..row_workload import Row, RowLeftOut
 
 __all__ = ["TOOLS", "messages"]
 

@@ -13,8 +13,8 @@ from itertools import count, islice
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout
 
-from ..rows import unrecorded
-from .session import Shape, build_session
+from ..row_workload import unrecorded
+from .scripted_agent import Shape, build_session
 from .words import document, sentence
 
 __all__ = ["Prompts", "StandIn", "stand_in"]

@@ -1,0 +1,1 @@
+"""Is this drafter what its interface says, or does it only look weak?"""

@@ -1,0 +1,302 @@
+"""Where target models come from: a hub id, a local folder, or the embedded one; and which ones are refused.
+
+The engine runs stock transformers code with its own cache and attention function. What that cannot serve exactly
+(recurrent state, attention windows, soft-capped or sink logits, encoders) is refused here with the reason, because a
+model that runs with the wrong attention gives plausible numbers that mean nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from agentbench_spec.engine import embedded
+from agentbench_spec.engine.long_context import apply_rope_scaling
+from agentbench_spec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["LoadedModel", "load", "refuse_unsupported"]
+
+_DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+_HASH_LIMIT_BYTES = 2 * 1024**3
+_SINK = re.compile(r"(\b|_)sinks?(\b|_)")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A target model ready to run, and where it came from."""
+
+    name: str
+    """The source as the user gave it."""
+    model: PreTrainedModel
+    """In eval mode, without gradients, on its device."""
+    tokenizer: PreTrainedTokenizerBase
+    provenance: dict[str, Any]
+    """source, revision, sha256, licence (None: not known), dtype, device."""
+
+
+def load(
+    source: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    rope_scaling: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Load a target model and its tokenizer; code that comes with a checkpoint is never run.
+
+    source: hub id, local folder, or "smollm2-135m"; dtype "auto": float32 on the CPU, the checkpoint's own on CUDA;
+    device "auto": CUDA where there is one; revision: hub revision, for hub ids only;
+    rope_scaling: see `windows.apply_rope_scaling`.
+    Raises ConfigError for a model that is missing or that the engine cannot serve exactly.
+    """
+    tokenizer = load_tokenizer(source, revision=revision)
+    model, found = load_model(source, dtype=dtype, device=device, revision=revision, rope_scaling=rope_scaling)
+    return LoadedModel(source, model, tokenizer, found)
+
+
+def load_model(
+    source: str,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    rope_scaling: Mapping[str, Any] | None = None,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A target without its tokenizer, and its provenance; arguments and errors as for `load`."""
+    from transformers import AutoModelForCausalLM
+
+    where = resolve_device(device)
+    wanted = _resolve_dtype(dtype, where)
+    path, found = _locate(source, revision)
+    config = _fetch(source, path, found["revision"])
+    refuse_unsupported(config)
+    found["revision"] = found["revision"] or getattr(config, "_commit_hash", None)
+    options = {"revision": found["revision"], "trust_remote_code": False}
+    if rope_scaling is not None:
+        found["rope_scaling"] = apply_rope_scaling(config, rope_scaling, source)
+        options["config"] = config
+    model = _read(
+        source, path, AutoModelForCausalLM.from_pretrained, {**options, "dtype": wanted, "device_map": {"": where}}
+    )
+    model.eval().requires_grad_(False)
+    return model, {**found, "dtype": str(model.dtype), "device": str(model.device)}
+
+
+def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a target, with its chat template, without the weights. Raises as `load` does."""
+    path, found = _locate(source, revision)
+    return _tokenizer_at(source, path, {"revision": found["revision"], "trust_remote_code": False})
+
+
+def _tokenizer_at(source: str, path: str, options: dict[str, Any]) -> Any:
+    tokenizer = _read(source, path, _tokenizer_of, options)
+    if source == embedded.NAME:
+        tokenizer.chat_template = embedded.chat_template()
+    return tokenizer
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device `device` names; "auto": CUDA where there is one. Raises ConfigError if it does not exist."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device {device!r} is not known; use auto, cpu, cuda or cuda:N") from error
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {device!r}: this torch ({torch.__version__}) sees no CUDA device; use device=cpu")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {device!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if wanted.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
+    return wanted
+
+
+def _resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> str | torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is not known; use auto, {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]
+
+
+def _locate(source: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """What from_pretrained is given for `source`, and its provenance."""
+    if source == embedded.NAME:
+        if revision is not None:
+            raise ConfigError(f"model {source!r} has no revisions; leave revision out")
+        return str(embedded.folder()), {**embedded.provenance(), "revision": None}
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"model folder {folder} has no config.json; give the folder that save_pretrained wrote")
+        found = {"source": str(folder.resolve()), "sha256": _weights_sha256(folder), "licence": _licence(folder)}
+        return str(folder), {**found, "revision": revision}
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise ConfigError(f"model {source!r}: no such folder (looked for {folder.absolute()})")
+    return source, {"source": f"hf:{source}", "sha256": None, "licence": None, "revision": revision}
+
+
+def _fetch(source: str, path: str, revision: str | None) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    return _read(source, path, AutoConfig.from_pretrained, {"revision": revision, "trust_remote_code": False})
+
+
+def _tokenizer_of(path: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, **options)
+
+
+def _read(source: str, path: str, reader: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a from_pretrained; what it finds missing or unknown becomes a ConfigError that says what was tried."""
+    try:
+        return reader(path, **options)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(source, path, error) from error
+
+
+def _cannot_load(source: str, path: str, error: Exception) -> ConfigError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if Path(path).is_dir():
+        return ConfigError(f"model {source!r} in {path} cannot be loaded: {reason}")
+    offline = " (HF_HUB_OFFLINE is set, so the hub was not asked)" if os.environ.get("HF_HUB_OFFLINE") else ""
+    near = difflib.get_close_matches(source.lower(), [embedded.NAME], n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(
+        f"model {source!r}: no folder of that name in {Path.cwd()}, and the Hugging Face hub did not give it{offline}: "
+        f"{reason}{hint}. Without network: download it elsewhere (`hf download {source}`) and give the folder, or "
+        f"use the embedded model {embedded.NAME!r}"
+    )
+
+
+def _weights_sha256(folder: Path) -> str | None:
+    """SHA-256 over the weight files in name order; None above 2 GiB, where hashing would outlast loading."""
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    if not files or sum(file.stat().st_size for file in files) > _HASH_LIMIT_BYTES:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _licence(folder: Path) -> str | None:
+    """The licence the model card's front matter names, if there is a card."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    match = re.search(r"\A---\s.*?^license:\s*(\S+)", card.read_text("utf-8", "replace"), re.DOTALL | re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def refuse_unsupported(config: PretrainedConfig) -> None:
+    """Raise ConfigError, with every reason, for an architecture the engine cannot serve exactly."""
+    try:
+        text = config.get_text_config(decoder=True)
+    except ValueError:
+        text = config
+    reasons = [reason for check in _CHECKS if (reason := check(text))]
+    if reasons := reasons or _module_reasons(text):
+        raise ConfigError(
+            f"model type {text.model_type!r} is not supported: {'; '.join(reasons)}. "
+            "Supported: decoder-only models with full causal attention, such as Llama, Qwen2 and Qwen3"
+        )
+
+
+def _causal_class(config: PretrainedConfig) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _not_causal(config: PretrainedConfig) -> str | None:
+    if config.is_encoder_decoder:
+        return "it is an encoder-decoder"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its attention is bidirectional"
+    if _causal_class(config) is None:
+        return "transformers has no causal language model of this type"
+    return None
+
+
+def _recurrent(config: PretrainedConfig) -> str | None:
+    if getattr(_causal_class(config), "_is_stateful", False):
+        return "it has recurrent layers, whose state cannot be rolled back when a draft is rejected"
+    return None
+
+
+def _layer_types(config: PretrainedConfig) -> str | None:
+    other = sorted(set(getattr(config, "layer_types", None) or []) - {"full_attention"})
+    return f"layer_types has {', '.join(other)}" if other else None
+
+
+def _sliding_window(config: PretrainedConfig) -> str | None:
+    window = getattr(config, "sliding_window", None)
+    if window is None or getattr(config, "use_sliding_window", True) is False or getattr(config, "layer_types", None):
+        return None
+    if window >= (getattr(config, "max_position_embeddings", None) or 0):
+        return None
+    return f"its attention slides over a window of {window} tokens (config.sliding_window)"
+
+
+def _softcap(config: PretrainedConfig) -> str | None:
+    cap = getattr(config, "attn_logit_softcapping", None)
+    return f"it caps attention logits (config.attn_logit_softcapping = {cap})" if cap else None
+
+
+def _backend(config: PretrainedConfig) -> str | None:
+    found = _causal_class(config)
+    if found is not None and not getattr(found, "_supports_attention_backend", False):
+        return f"{found.__name__} does not support transformers' attention backends"
+    return None
+
+
+_CHECKS: tuple[Callable[[Any], str | None], ...] = (
+    _not_causal,
+    _recurrent,
+    _layer_types,
+    _sliding_window,
+    _softcap,
+    _backend,
+)
+
+
+def _module_reasons(config: PretrainedConfig) -> list[str]:
+    """Reasons only the module tree shows. Built on the meta device, without memory for weights."""
+    try:
+        with torch.device("meta"):
+            model = _causal_class(config)(config)
+    except Exception as error:
+        return [f"its modules cannot be built from this config: {type(error).__name__}: {error}"]
+    reasons = []
+    if any(getattr(module, "is_causal", True) is False for module in model.modules()):
+        reasons.append("its attention is bidirectional")
+    if sinks := [name for name, _ in model.named_parameters() if _SINK.search(name)]:
+        reasons.append(f"it has attention sinks ({sinks[0]})")
+    return reasons

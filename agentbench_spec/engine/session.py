@@ -1,0 +1,169 @@
+"""One engine row over the turns of a rollout: a text that grows, one prefill per turn, any number of decoders on it.
+
+Works on token ids only. Between turns the target keeps every position whose token, and whose following token, the new
+prompt repeats; only the rest is run again. Each drafter observes exactly what the target ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.loop import Limits, Turn, decode, span_of
+from agentbench_spec.engine.sampling import RowSampler
+from agentbench_spec.engine.target import EMBEDDING, Target
+from agentbench_spec.engine.timing import Clock, Stopwatch, Times
+from agentbench_spec.errors import ConfigError, MeasurementError, caught
+from agentbench_spec.rollouts.render import common_prefix
+
+
+@dataclass(slots=True)
+class Prefill:
+    """What bringing the row to the end of a turn's prompt took."""
+
+    context_tokens: int
+    new_tokens: int
+    reused_tokens: int
+    anchor: int
+    """First token of the turn, chosen from the prompt's last logits; shared by all decoders."""
+    prefill_s: float = 0.0
+    ingest_s: dict[str, float] = field(default_factory=dict)
+    """Seconds each drafter's observe of the new positions took."""
+
+
+class Session:
+    """The text of one engine row, and the state that target and drafters hold of it."""
+
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter], *, row: int = 0, chunk_tokens: int = 512):
+        """Start on an empty text. The drafters must be open; several sessions may share them, one row each.
+
+        Raises ConfigError if a drafter wants states of layers that the target does not have.
+        """
+        for name, drafter in drafters.items():
+            _check_layers(name, drafter, target)
+        self._target, self._row, self._chunk_tokens = target, row, chunk_tokens
+        self._drafters = dict(drafters)
+        self.failed: dict[str, Exception] = {}
+        """Drafters that raised, and what; they take no further part."""
+        self._text: list[int] = []
+        self.reset()
+
+    @torch.inference_mode()
+    def reset(self) -> None:
+        """Forget everything: the next prefill is cold."""
+        self._text = []
+        self._cut(0)
+
+    @property
+    def taking_part(self) -> list[str]:
+        """Names of the drafters that are still in, in the order given."""
+        return list(self._drafters)
+
+    def drop(self, name: str, why: Exception | SystemExit) -> None:
+        """Take a drafter out for the rest of this session."""
+        self.failed[name] = caught(why)
+        del self._drafters[name]
+
+    @torch.inference_mode()
+    def prefill(self, prompt: Sequence[int], choose: Callable[[Tensor], int]) -> Prefill:
+        """Bring the row to the end of `prompt`, running only what earlier turns left undone.
+
+        choose: last logits [V] -> the anchor. Raises MeasurementError on an empty prompt.
+        """
+        if not prompt:
+            raise MeasurementError("a turn needs at least one prompt token")
+        # the last common position is run again: for its logits, or since a drafter learns it with the token after it
+        kept = max(common_prefix(self._text, prompt) - 1, 0)
+        done = Prefill(len(prompt), len(prompt) - kept, kept, anchor=-1, ingest_s=dict.fromkeys(self._drafters, 0.0))
+        self._text = list(prompt[:kept])  # what stands if anything below fails
+        self._cut(kept, done.ingest_s)
+        for start in range(kept, len(prompt), self._chunk_tokens):
+            self._run_chunk(prompt, start, choose, done)
+        self._text = [*prompt, done.anchor]
+        return done
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        name: str,
+        limits: Limits,
+        sampler: RowSampler,
+        clock: Clock,
+        reference: Sequence[int] | None = None,
+    ) -> tuple[Turn, Times, int]:
+        """Decode one turn with one drafter from the state the last prefill left, and put that state back.
+
+        Returns the finished turn, its times, and the drafter's state in bytes at the turn's end.
+        """
+        position = len(self._text) - 1
+        turn = Turn(position=position, output=[self._text[-1]], reference=reference)
+        drafter = self._drafters[name]
+        turns: list[Turn | None] = [None] * self._target.rows
+        turns[self._row] = turn
+        try:
+            clock.begin()
+            decode(self._target, drafter, turns, limits, sampler, clock)
+            times = clock.end()
+            state_bytes = drafter.state_bytes(self._row)
+            drafter.truncate(self._row, position)
+        finally:
+            self._target.truncate(self._row, position)
+        return turn, times, state_bytes
+
+    def _run_chunk(self, prompt: Sequence[int], start: int, choose: Callable[[Tensor], int], done: Prefill) -> None:
+        target = self._target
+        fed = prompt[start : start + self._chunk_tokens]
+        end = start + len(fed)
+        device = target.info.device
+        wanted = {layer for drafter in self._drafters.values() for layer in drafter.spec.hidden_layers}
+        with Stopwatch(device) as watch:
+            input_ids = torch.tensor([fed], device=device)
+            evaluated = target.evaluate(self._row, [start], input_ids, keep=1, taps=wanted)
+            target.commit(self._row, end)
+            if end == len(prompt):
+                done.anchor = choose(evaluated.logits[0, -1])
+        done.prefill_s += watch.seconds
+        following = prompt[end] if end < len(prompt) else done.anchor
+        next_ids = torch.tensor([[*fed[1:], following]], device=device)
+        for name, drafter in list(self._drafters.items()):
+            with self._ingesting(name, done.ingest_s):
+                drafter.observe(span_of(drafter, [self._row], [start], [len(fed)], input_ids, next_ids, evaluated))
+
+    def _cut(self, length: int, ingest_s: dict[str, float] | None = None) -> None:
+        self._target.truncate(self._row, length)
+        for name, drafter in list(self._drafters.items()):
+            with self._ingesting(name, {name: 0.0} if ingest_s is None else ingest_s):
+                drafter.truncate(self._row, length)
+
+    def _ingesting(self, name: str, ingest_s: dict[str, float]) -> _Ingesting:
+        return _Ingesting(self, name, ingest_s, self._target.info.device)
+
+
+def _check_layers(name: str, drafter: Drafter, target: Target) -> None:
+    last = target.info.num_layers - 1
+    for layer in drafter.spec.hidden_layers:
+        if not EMBEDDING <= layer <= last:
+            raise ConfigError(
+                f"drafter {name!r} wants the states of layer {layer}; target {target.info.name!r} has layers "
+                f"0..{last}, and {EMBEDDING} for its embedding"
+            )
+
+
+class _Ingesting(Stopwatch):
+    """Times a drafter's upkeep, and takes the drafter out if it raises: its fault is not the others'."""
+
+    def __init__(self, session: Session, name: str, ingest_s: dict[str, float], device: torch.device):
+        super().__init__(device)
+        self._session, self._name, self._ingest_s = session, name, ingest_s
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool | None:
+        super().__exit__(kind, error, trace)
+        self._ingest_s[self._name] += self.seconds
+        if isinstance(error, Exception | SystemExit):  # a plugin that ends the process would end the others' run
+            self._session.drop(self._name, error)
+            return True
+        return None

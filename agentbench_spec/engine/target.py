@@ -1,0 +1,188 @@
+"""The verifier: a stock transformers causal LM over a SlotCache, with layer taps and pointer rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentbench_spec.drafting import TargetInfo
+from agentbench_spec.engine import attention
+from agentbench_spec.engine.cache import SlotCache
+from agentbench_spec.errors import ConfigError, MeasurementError
+
+EMBEDDING = -1
+"""Layer id of the embedding output."""
+
+
+_SELF_CHECK_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Largest logit difference, relative to the largest logit, that rounding explains; float64 models rotate in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What one forward of the target gave."""
+
+    logits: Tensor
+    """[B, m, V]: logits of the last m positions fed."""
+    states: dict[int, Tensor]
+    """layer id -> [B, n, H], for the layers asked for."""
+
+
+class Target:
+    """A causal LM whose rows grow, are verified against, and are cut back, without copying any KV."""
+
+    def __init__(self, model: nn.Module, *, name: str, capacity: int, rows: int = 1, slack: int = 64):
+        """Wrap `model` for `rows` sequences of at most `capacity` tokens.
+
+        slack: positions beyond the capacity that a verified block may touch before it is cut back.
+
+        Raises ConfigError if the model is not laid out as decoder layers between an embedding and a final norm.
+        """
+        config: Any = model.config
+        self.model, self.capacity, self.rows = model, capacity, rows
+        self.lengths = [0] * rows
+        """Positions of each row that count."""
+        config._attn_implementation = attention.register()
+        weight = next(model.parameters())
+        heads = config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        self._groups = heads // kv_heads
+        self.cache = SlotCache(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            kv_heads=kv_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            capacity=capacity + slack,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        self._hooks = _TapHooks(model, config.num_hidden_layers)
+        self.info = TargetInfo(
+            name=name,
+            vocab_size=model.get_input_embeddings().num_embeddings,  # type: ignore[operator]
+            hidden_size=config.hidden_size,
+            num_layers=config.num_hidden_layers,
+            max_positions=config.max_position_embeddings,
+            dtype=weight.dtype,
+            device=weight.device,
+            config=config,
+            embed_tokens=model.get_input_embeddings(),  # type: ignore[operator]
+            lm_head=model.get_output_embeddings(),  # type: ignore[operator]
+        )
+
+    @torch.inference_mode()
+    def evaluate(
+        self, first_row: int, start: Sequence[int], input_ids: Tensor, *, keep: int = 0, taps: Collection[int] = ()
+    ) -> Evaluated:
+        """Run tokens through the model, writing their KV; `lengths` stay as they are until `commit`.
+
+        first_row, start: row first_row + b is fed at text positions start[b] ...; input_ids [B, n] int64 on the
+        target's device; keep: logits of how many last positions (0: all); taps: layer ids whose states are wanted.
+
+        Raises MeasurementError if a start leaves a gap or runs past the capacity.
+        """
+        n = input_ids.shape[1]
+        for row, at in enumerate(start, first_row):
+            if at > self.lengths[row]:
+                raise MeasurementError(f"row {row} has {self.lengths[row]} positions; position {at} would leave a gap")
+        at_start = torch.tensor(start, device=input_ids.device)
+        positions = at_start[:, None] + torch.arange(n, device=input_ids.device)
+        extent = self.cache.aim(first_row, start, n, positions)
+        mask = None
+        if n > 1 or len(start) > 1 or extent != start[0] + 1:
+            mask = attention.causal_mask(at_start, n, extent, self._groups, self.info.dtype)
+        self._hooks.wanted = taps
+        out = self.model(
+            input_ids=input_ids,
+            attention_mask=mask,
+            position_ids=positions,
+            cache=self.cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        return Evaluated(logits=out.logits, states=self._hooks.take())
+
+    @torch.inference_mode()
+    def self_check(self, tokens: int = 24) -> None:
+        """Compare the engine with the model's own attention on a few tokens fed in two chunks.
+
+        Raises ConfigError if they differ by more than rounding: the model then needs something that the slot cache or
+        the attention function does not do, and every number measured on it would be wrong.
+        """
+        tokens = min(tokens, self.capacity)
+        ids = torch.arange(tokens, device=self.info.device)[None] * 7 % self.info.vocab_size
+        config: Any = self.model.config
+        config._attn_implementation = "eager"  # every model has it, and it applies what sdpa refuses
+        try:
+            stock = self.model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            config._attn_implementation = attention.NAME
+        try:
+            ours = self._in_two_chunks(ids)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self.info.name}: this architecture does not run on the engine: {error}") from error
+        difference = float((ours - stock).abs().max() / stock.abs().max())
+        if not difference <= _SELF_CHECK_TOLERANCE[self.info.dtype]:
+            raise ConfigError(
+                f"{self.info.name}: the engine's logits differ from the model's own by {difference:.1%}; this "
+                "architecture is not supported"
+            )
+
+    def _in_two_chunks(self, ids: Tensor) -> Tensor:
+        """Logits [n, V] of ids [1, n] fed to row 0 in two evaluations; the row is empty again afterwards."""
+        half = ids.shape[1] // 2
+        first = self.evaluate(0, [0], ids[:, :half]).logits[0]
+        self.commit(0, half)
+        second = self.evaluate(0, [half], ids[:, half:]).logits[0]
+        self.truncate(0, 0)
+        return torch.cat([first, second])
+
+    def commit(self, row: int, length: int) -> None:
+        """From now on, `row` has `length` positions; those must have been evaluated."""
+        self.lengths[row] = length
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget positions >= length of `row`: free, and undone by nothing but evaluating them again."""
+        self.lengths[row] = min(self.lengths[row], length)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights read per decode step: an embedding tied to the head once, an untied one (a look-up) not."""
+        embedding: Any = self.info.embed_tokens.weight
+        looked_up = 0 if self.info.lm_head.weight is embedding else embedding.numel() * embedding.element_size()
+        return sum(p.numel() * p.element_size() for p in self.model.parameters()) - looked_up
+
+
+class _TapHooks:
+    """Forward hooks that keep the states asked for; `output_hidden_states` would keep all of them."""
+
+    def __init__(self, model: nn.Module, num_layers: int):
+        decoder: Any = model.get_decoder()  # type: ignore[operator]
+        layers, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
+        if layers is None or norm is None:
+            raise ConfigError(
+                f"{type(model).__name__} is not laid out as decoder.layers and decoder.norm; only Llama-, Qwen2- and "
+                "Qwen3-like models can be a target"
+            )
+        self.wanted: Collection[int] = ()
+        self._kept: dict[int, Tensor] = {}
+        self._last = num_layers - 1
+        model.get_input_embeddings().register_forward_hook(self._keeper(EMBEDDING))  # type: ignore[operator]
+        for index, layer in enumerate(layers[: self._last]):
+            layer.register_forward_hook(self._keeper(index))
+        norm.register_forward_hook(self._keeper(self._last))  # the last layer's state is taken after the final norm
+
+    def _keeper(self, layer: int) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if layer in self.wanted:
+                self._kept[layer] = output if isinstance(output, Tensor) else output[0]
+
+        return keep
+
+    def take(self) -> dict[int, Tensor]:
+        kept, self._kept, self.wanted = self._kept, {}, ()
+        return kept

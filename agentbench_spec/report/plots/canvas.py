@@ -1,0 +1,235 @@
+"""A figure with its words and its numbers, and the ways to write it: svg and png files, or svg inside a page.
+
+Only the object interface of matplotlib is used: no pyplot, no global state that outlives a call.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.plots.palette import DARK, GRID, INK, LIGHT, MUTED, PAGE, PHASE_COLOURS
+from agentbench_spec.results.provenance import write_bytes_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INSTALL = "pip install 'agentbench-spec[notebooks]'"
+
+Cell = str | int | float | None
+
+_SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One figure, what it shows in words, and the numbers it was drawn from."""
+
+    name: str
+    """File stem; also the prefix of every id in the inline svg."""
+    title: str
+    description: str
+    """Says what is drawn and what it shows, for readers who do not see it."""
+    columns: tuple[str, ...]
+    data: tuple[tuple[Cell, ...], ...]
+    """The drawn numbers, one row a mark."""
+    draw: Callable[[], Figure]
+    """Draws it anew: matplotlib lays a figure out from where its last rendering left it, which would show in files."""
+
+    def svg(self) -> str:
+        """A standalone svg document on white, with title and description inside."""
+        return _with_words(_render_svg(self._drawn(titled=True), self.name, facecolor=PAGE["light"]), self)
+
+    def inline_svg(self, prefix: str = "") -> str:
+        """An svg element for an HTML page: theme colours, the page's font, no drawn title.
+
+        prefix: put before every id, so that figures of one name can stand in one page.
+        """
+        drawn = _render_svg(self._drawn(), self.name, facecolor="none")
+        return _with_words(_for_page(drawn, prefix + self.name), self, prefix)
+
+    def png(self, dpi: int = 150) -> bytes:
+        """The figure as png on white, titled."""
+        figure, buffer = self._drawn(titled=True), io.BytesIO()
+        with _settings(self.name):
+            figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
+        return buffer.getvalue()
+
+    def save(self, folder: Path) -> tuple[Path, Path]:
+        """Write `<name>.svg` and `<name>.png` into `folder`, made if missing; returns both paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = folder / f"{self.name}.svg", folder / f"{self.name}.png"
+        for path, content in zip(paths, (self.svg().encode(), self.png()), strict=True):
+            write_bytes_atomic(path, content)
+        return paths
+
+    def _repr_png_(self) -> bytes:
+        return self.png(dpi=80)
+
+    def _drawn(self, *, titled: bool = False) -> Figure:
+        figure = self.draw()  # tells what to install without matplotlib
+        from matplotlib.text import Text
+
+        if titled:
+            figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)  # texts made outside of our settings: a "$" in a drafter's name is a dollar
+        return figure
+
+
+def panels(
+    heights: Sequence[float] = (1,), *, width_in: float = 5.2, height_in: float = 3.4
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels above each other that share x, at a size whose text can be read on a phone.
+
+    Raises ConfigError with the install command if matplotlib is missing.
+    """
+    _require_matplotlib()
+    from matplotlib.figure import Figure
+
+    with _settings("panels"):
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        grid: Any = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights))
+    return figure, list(grid[:, 0])
+
+
+def _require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"figures need matplotlib, which is not installed: {INSTALL}") from error
+
+
+@contextmanager
+def _settings(salt: str) -> Iterator[None]:
+    import matplotlib
+
+    settings: Any = {**_SETTINGS, "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
+        yield
+
+
+_LONGEST = 26
+
+
+def label(drafter: str) -> str:
+    """A drafter's name as far as a figure has room: of a longer one the two ends, for the middle says least."""
+    half = _LONGEST // 2
+    return drafter if len(drafter) <= _LONGEST else f"{drafter[: half - 1]}…{drafter[-half:]}"
+
+
+def legend_above(axes: Axes, *, columns: int = 4, **options: Any) -> None:
+    """A legend in one line above the panel, left-aligned, where it can hide no data; none for a single series."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) > 1:
+        columns = min(columns, len(handles))
+        axes.legend(
+            handles,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 1.0),
+            ncols=columns,
+            frameon=False,
+            fontsize=9,
+            handlelength=1.6,
+            columnspacing=1.2,
+            borderpad=0.1,
+            labelcolor=INK,
+            **options,
+        )
+
+
+def _render_svg(figure: Figure, salt: str, *, facecolor: str) -> str:
+    with _settings(salt):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", facecolor=facecolor, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _theme() -> Mapping[str, str]:
+    """Drawn colour -> the CSS value that follows the page's theme, with the drawn colour as its fallback."""
+    series = {light: f"var(--s{i}, {light})" for i, light in enumerate(LIGHT)}
+    phases = {colour: f"var(--p-{name}, {colour})" for name, colour in PHASE_COLOURS.items() if colour != "#ffffff"}
+    return {
+        **series,
+        **phases,
+        INK: "currentColor",
+        MUTED: f"var(--muted, {MUTED})",
+        GRID: f"var(--grid, {GRID})",
+        "#ffffff": "var(--page, #ffffff)",
+    }
+
+
+def theme_css(theme: str) -> str:
+    """The custom properties that `inline_svg` uses, for the "light" or the "dark" page."""
+    dark = theme == "dark"
+    shades = [f"--s{i}:{colour}" for i, colour in enumerate(DARK if dark else LIGHT)]
+    phases = _DARK_PHASES if dark else PHASE_COLOURS
+    return ";".join([*shades, *(f"--p-{name}:{colour}" for name, colour in phases.items() if name != "other")])
+
+
+_DARK_PHASES = {
+    "prefill": "#4a515c",
+    "verify": "#8a93a1",
+    "accept": "#c9ced6",
+    "ingest": "#c65a10",
+    "draft": "#f0a04b",
+    "append": "#ffdcb0",
+    "other": "#ffffff",
+}
+
+
+def _for_page(svg: str, prefix: str) -> str:
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    head, _, body = svg.partition(">")
+    head = re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", head)
+    svg = f"{head}>{body}"
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+    svg = re.sub(r"font-family: [^;\"]+;? ?", "", svg)
+    theme = _theme()
+    return re.sub(r"#[0-9a-f]{6}\b", lambda found: theme.get(found[0], found[0]), svg)
+
+
+def _with_words(svg: str, plot: Plot, prefix: str = "") -> str:
+    """Name the image for screen readers, by ids that are unique in the page."""
+    from markupsafe import escape
+
+    name = prefix + plot.name
+    title = f'<title id="{name}-title">{escape(plot.title)}</title>'
+    description = f'<desc id="{name}-desc">{escape(plot.description)}</desc>'
+    attributes = f' role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
+    head, _, body = svg.partition(">")
+    return f"{head}{attributes}>{title}{description}{body}"

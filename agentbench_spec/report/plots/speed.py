@@ -1,0 +1,285 @@
+"""Speed-up of every drafter, where the time of a token goes, and how both compare with a simple model of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agentbench_spec.report.plots.canvas import Cell, Plot, label, legend_above, panels
+from agentbench_spec.report.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
+from agentbench_spec.results import costs, metrics
+from agentbench_spec.results.intervals import Interval, ends, speedup_interval
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.rows import TurnRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedupModel:
+    """Measured speed-up of one drafter beside the model τ·T(1) / (T(K+1) + T_draft), over paired turns.
+
+    The model knows only the two passes of a round; what it promises beyond the measured value went into accepting,
+    appending to the draft state and the harness. T comes from the attribution clock, the speed-up from the wall clock.
+    """
+
+    drafter: str
+    tau: float
+    step_s: float
+    """T(1): verify seconds of a baseline round."""
+    verify_s: float
+    """T(K+1): verify seconds of a round of this drafter, whatever number of drafts it proposed."""
+    draft_s: float
+    """T_draft: propose seconds of a round."""
+    measured: float
+    interval: Interval | None
+
+    @property
+    def predicted(self) -> float:
+        """The model's speed-up."""
+        return self.tau * self.step_s / (self.verify_s + self.draft_s)
+
+
+def speedup_models(rows: Iterable[TurnRow], *, seed: int = 0) -> list[SpeedupModel]:
+    """One model per drafter whose turns were timed on both clocks, the baseline's too.
+
+    Raises MeasurementError if the rows were measured under different conditions.
+    """
+    rows = list(rows)
+    metrics.one_condition(rows)
+    found = (_model(costs.paired(rows, name), name, seed) for name in metrics.by_drafter(rows) if name != BASELINE)
+    return [model for model in found if model is not None]
+
+
+def _model(pairs: Sequence[costs.Pair], drafter: str, seed: int) -> SpeedupModel | None:
+    pairs = [pair for pair in pairs if pair[0].rounds and pair[1].rounds]
+    own = [row for _, row in pairs]
+    tau, measured = metrics.tau(own).pooled, costs.speedup(pairs).pooled
+    step_s = _round_seconds([base for base, _ in pairs], "verify_s")
+    verify_s, draft_s = _round_seconds(own, "verify_s"), _round_seconds(own, "draft_s")
+    if tau is None or measured is None or not step_s or not verify_s or draft_s is None:
+        return None
+    return SpeedupModel(drafter, tau, step_s, verify_s, draft_s, measured, speedup_interval(pairs, seed=seed))
+
+
+def _round_seconds(rows: Sequence[TurnRow], name: str) -> float | None:
+    seconds = [getattr(row, name) for row in rows]
+    rounds = sum(row.rounds or 0 for row in rows)
+    return None if not rounds or None in seconds else float(sum(seconds)) / rounds
+
+
+def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+    """Pooled speed-up over plain decoding with its interval, and a line at 1.0; None if nothing was timed.
+
+    Nothing is clipped: a drafter that slows decoding down ends left of the line.
+    """
+    rows = list(rows)
+    metrics.one_condition(rows)
+    found: list[tuple[str, float, Interval | None, int]] = []
+    for drafter in metrics.by_drafter(rows):
+        pairs = costs.paired(rows, drafter)
+        pooled = costs.speedup(pairs).pooled
+        if drafter != BASELINE and pooled is not None:
+            found.append((drafter, pooled, speedup_interval(pairs, seed=seed), len(costs.speedup_parts(pairs))))
+    if not found:
+        return None
+    return Plot(
+        name="speedup",
+        title="Speed-up over plain decoding",
+        description=_speedup_words(found),
+        columns=("drafter", "speed-up", "95 % low", "95 % high", "paired turns"),
+        data=tuple((name, value, *ends(interval), turns) for name, value, interval, turns in found),
+        draw=partial(_draw_speedups, found),
+    )
+
+
+def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> Figure:
+    figure, (axes,) = panels(height_in=1.1 + 0.42 * len(found))
+    looks = styles(name for name, *_ in found)
+    names = [name for name, *_ in found]
+    places = range(len(found))
+    axes.set_yticks(places, map(label, names))
+    axes.barh(places, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
+    end = max(max(value, interval.high if interval else 0) for _, value, interval, _ in found)
+    for place, (_, value, interval, _) in enumerate(found):
+        if interval:  # on a rim of the page's colour, so that it shows on any bar
+            axes.hlines(place, interval.low, interval.high, color=PAGE["light"], linewidth=4.5)
+            axes.hlines(place, interval.low, interval.high, color=INK, linewidth=1.6)
+        right = max(value, interval.high if interval else 0)
+        box = {"facecolor": PAGE["light"], "edgecolor": "none", "pad": 1.5}  # the dashed line must not cross a number
+        axes.text(right + 0.02 * end, place, f"{value:.2f}", va="center", color=INK, bbox=box)
+    axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
+    axes.set_xlim(0, max(1.12, 1.12 * end))
+    axes.set_xlabel("speed-up over plain decoding (dashed: 1.0, no gain)")
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _speedup_words(found: Sequence[tuple[str, float, Interval | None, int]]) -> str:
+    each = (
+        f"{name} {value:.2f}" + (f" (95 % interval {interval.low:.2f} to {interval.high:.2f})" if interval else "")
+        for name, value, interval, _ in found
+    )
+    return f"Pooled speed-up of decoding, paired by turn: {'; '.join(each)}. A dashed line marks 1.0."
+
+
+def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+    """Measured speed-up beside what τ·T(1) / (T(K+1) + T_draft) promises; None if the phases were not timed."""
+    models = speedup_models(rows, seed=seed)
+    if not models:
+        return None
+    return Plot(
+        name="speedup-model",
+        title="Measured speed-up against the model of a round",
+        description=(
+            "Model is τ·T(1) / (T(K+1) + T_draft). "
+            + "; ".join(f"{m.drafter}: model {m.predicted:.2f}, measured {m.measured:.2f}" for m in models)
+            + ". The model leaves out, of both sides, accepting, the draft state and the harness."
+        ),
+        columns=("drafter", "τ", "T(1), ms", "T(K+1), ms", "T_draft, ms", "model", "measured", "95 % low", "95 % high"),
+        data=tuple(_model_row(model) for model in models),
+        draw=partial(_draw_models, models),
+    )
+
+
+def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
+    figure, (axes,) = panels(height_in=1.4 + 0.42 * len(models))
+    looks = styles(model.drafter for model in models)
+    for place, model in enumerate(models):
+        look = looks[model.drafter]
+        if model.interval:
+            axes.hlines(place, model.interval.low, model.interval.high, color=MUTED, linewidth=1)
+        axes.plot([model.measured, model.predicted], [place, place], color=look.colour, linewidth=4, alpha=0.45)
+        axes.plot(model.predicted, place, "D", color=look.colour, markersize=9, markerfacecolor=PAGE["light"])
+        axes.plot(model.measured, place, "o", color=look.colour, markersize=5)
+    axes.plot([], [], "o", color=MUTED, label="measured, with its interval")
+    axes.plot([], [], "D", color=MUTED, markerfacecolor=PAGE["light"], label="model τ·T(1) / (T(K+1) + T_draft)")
+    axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
+    axes.set_yticks(range(len(models)), [label(model.drafter) for model in models])
+    axes.set_ylim(len(models) - 0.5, -0.5)
+    axes.set_xlim(*_room_around([1.0, *(end for model in models for end in _drawn(model))]))
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("speed-up over plain decoding")
+    legend_above(axes, columns=2)
+    return figure
+
+
+def _drawn(model: SpeedupModel) -> tuple[float, ...]:
+    ends = (model.interval.low, model.interval.high) if model.interval else ()
+    return (model.measured, model.predicted, *ends)
+
+
+def _room_around(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.1
+    return low - room, high + room
+
+
+def _model_row(model: SpeedupModel) -> tuple[Cell, ...]:
+    seconds = (1e3 * model.step_s, 1e3 * model.verify_s, 1e3 * model.draft_s)
+    return (model.drafter, model.tau, *seconds, model.predicted, model.measured, *ends(model.interval))
+
+
+PHASES = {
+    "prefill": "prefill_s",
+    "ingest": "draft_ingest_s",
+    "draft": "draft_s",
+    "verify": "verify_s",
+    "accept": "accept_s",
+    "append": "draft_append_s",
+    "other": "other_s",
+}
+"""Phase -> column of the row, in the order of a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStack:
+    """Where the time of an output token goes for one drafter."""
+
+    drafter: str
+    turns: int
+    seconds_per_token: dict[str, float | None]
+    """By phase; None if some turn did not measure it."""
+
+
+def phase_stacks(rows: Iterable[TurnRow]) -> list[PhaseStack]:
+    """Seconds per output token (prefill token included) in each phase, over the turns timed by phase.
+
+    Raises MeasurementError if the rows were measured under different conditions.
+    """
+    rows = list(rows)
+    metrics.one_condition(rows)
+    stacks = []
+    for drafter, own in metrics.by_drafter(metrics.counted(rows)).items():
+        timed = [row for row in own if row.verify_s is not None and row.output_tokens]
+        if timed:
+            tokens = sum(row.output_tokens or 0 for row in timed)
+            sums = {phase: _sum(timed, column) for phase, column in PHASES.items()}
+            per_token = {phase: None if total is None else total / tokens for phase, total in sums.items()}
+            stacks.append(PhaseStack(drafter, len(timed), per_token))
+    return stacks
+
+
+def _sum(rows: Sequence[TurnRow], column: str) -> float | None:
+    values = [getattr(row, column) for row in rows]
+    return None if None in values else float(sum(values))
+
+
+def phase_plot(rows: Iterable[TurnRow]) -> Plot | None:
+    """Stacked milliseconds per output token and drafter; None if no phase was timed."""
+    stacks = phase_stacks(rows)
+    if not stacks:
+        return None
+    return Plot(
+        name="phases",
+        title="Where the time of a token goes",
+        description=_phase_words(stacks),
+        columns=("drafter", *(f"{phase}, ms per token" for phase in PHASES), "turns"),
+        data=tuple(
+            (stack.drafter, *(_ms(stack.seconds_per_token[phase]) for phase in PHASES), stack.turns) for stack in stacks
+        ),
+        draw=partial(_draw_phases, stacks),
+    )
+
+
+def _draw_phases(stacks: Sequence[PhaseStack]) -> Figure:
+    figure, (axes,) = panels(height_in=1.6 + 0.42 * len(stacks))
+    places = range(len(stacks))
+    axes.set_yticks(places, [label(stack.drafter) for stack in stacks])
+    left = [0.0] * len(stacks)
+    for phase in PHASES:
+        widths = [1e3 * (stack.seconds_per_token[phase] or 0.0) for stack in stacks]
+        outline = MUTED if phase == "other" else PAGE["light"]
+        options = {"color": PHASE_COLOURS[phase], "edgecolor": outline, "linewidth": 0.6}
+        axes.barh(places, widths, left=left, height=0.62, label=phase, **options)  # type: ignore[arg-type]
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for place, total in enumerate(left):
+        axes.text(total + 0.01 * max(left), place, f"{total:.1f}", va="center", color=INK)
+    axes.set_xlim(0, 1.12 * max(left) or 1)
+    axes.set_xlabel("milliseconds per output token")
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    legend_above(axes, columns=4)
+    return figure
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _phase_words(stacks: Sequence[PhaseStack]) -> str:
+    totals = (f"{s.drafter} {1e3 * sum(v or 0 for v in s.seconds_per_token.values()):.1f}" for s in stacks)
+    gaps = [
+        f"{stack.drafter}: {', '.join(phase for phase, value in stack.seconds_per_token.items() if value is None)}"
+        for stack in stacks
+        if None in stack.seconds_per_token.values()
+    ]
+    missing = f" Not measured, and not drawn: {'; '.join(gaps)}." if gaps else ""
+    return (
+        f"Milliseconds per output token, stacked by phase: {'; '.join(totals)}. Greys are the target's work, oranges "
+        f"what the drafter costs (ingest and append are draft-KV maintenance), a bare outline is the harness.{missing}"
+    )

@@ -1,0 +1,1 @@
+"""The tables and figures of the DLite paper, its values beside ours."""

@@ -1,0 +1,72 @@
+"""What `reproduce` leaves beside a table: its files, the figures of its runs, and one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agentbench_spec.report.grids import Cell, Grid, word
+from agentbench_spec.report.page import Heading, heading, save_figures, write_report
+from agentbench_spec.report.plots import ThroughputPoint, draw_all
+from agentbench_spec.reproduce.tables123 import Reproduced, write_record
+from agentbench_spec.results.export import sheet, write_tables
+from agentbench_spec.results.folder import read_manifest
+from agentbench_spec.results.intervals import ends
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.tables import Table
+from agentbench_spec.results.throughput_rows import by_pass, read_rows
+
+
+def write_everything(done: Reproduced, folder: Path) -> list[Path]:
+    """Write table, record, figures and page into `folder`; returns the files. Raises what the report raises."""
+    files = [*write_tables(done.tables, folder, done.plan.name), write_record(done, folder)]
+    batched = done.plan.name == "table4"
+    runs, points = ([], list(throughput_points(done.tables))) if batched else (done.runs, [])
+    cards = list(map(throughput_card, done.runs)) if batched else []
+    figures = folder / "figures"
+    files += save_figures(runs, figures)
+    files += [path for plot in draw_all((), points) for path in plot.save(figures)]
+    name = f"{done.plan.name}.html"
+    page = write_report(runs, folder / name, tables=grids(done.tables), throughput=points, cards=cards)
+    return [*files, page]
+
+
+def throughput_card(run: Path) -> Heading:
+    """The benchmark card of a throughput run; its baseline's step is that of plain decoding on one row."""
+    alone = by_pass(read_rows(run)).get((BASELINE, 1))
+    step_s = alone.decode_s / alone.steps if alone and alone.decode_s and alone.steps else None
+    return heading(run.resolve().name, read_manifest(run), step_s)
+
+
+def grids(tables: Sequence[Table]) -> list[Grid]:
+    """The tables for the page. A line names method and figure, so that it is understood wherever it is sorted to."""
+    found = []
+    for table in tables:
+        own = sheet(table)
+        head, lines = "", []
+        for name, figure, *cells in own.lines:
+            head = f"{name}, {figure}" if name else head
+            lines.append((word(head if name else f"{head}, {figure.strip()}"), *map(_cell, cells)))
+        found.append(Grid(own.title, ("figure", *own.headings[2:]), tuple(lines), tuple(own.notes)))
+    return found
+
+
+def _cell(text: str) -> Cell:
+    """Sorted by the number it begins with; without one it stays last."""
+    first = text.partition(" ")[0]
+    try:
+        return Cell(text, float(first))
+    except ValueError:
+        return Cell(text)
+
+
+def throughput_points(tables: Sequence[Table]) -> Iterator[ThroughputPoint]:
+    """Tokens per second by concurrency of all tables; with several workloads a drafter has a line for each."""
+    for table in tables:
+        for drafter in table.drafters:
+            for column in table.columns:
+                cell = table.cell(drafter, "tokens_per_s", column)
+                if cell.value is not None:
+                    workload = table.title.rpartition(": ")[2]
+                    name = f"{drafter}, {workload}" if len(tables) > 1 else drafter
+                    yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends(cell.interval))

@@ -1,0 +1,174 @@
+"""`agentbench-spec reproduce TABLE`: run, or reuse, what a table of the paper takes, and lay it out beside the paper.
+
+A run folder is named after the digest of its settings. One that is finished is reused if its data is still the same;
+one that was killed is continued. So a table can be asked for again, and another table may share its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentbench_spec.config import RunConfig
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.reproduce.plan import Plan, Request, plan
+from agentbench_spec.results.folder import MANIFEST, read_manifest, read_run
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.provenance import settings_digest, write_json_atomic
+from agentbench_spec.results.tables import Column, Table, replay_table
+from agentbench_spec.runs.contention import note
+from agentbench_spec.runs.setup import Tell, drafter_makers
+from agentbench_spec.runs.source import configured_workload, read_source
+
+__all__ = ["Reproduced", "Request", "plan", "reproduce", "table_folder", "write_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """A finished table."""
+
+    plan: Plan
+    tables: list[Table]
+    runs: list[Path] = field(default_factory=list)
+    """Run folders the table is made from."""
+
+
+def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
+    """Run or reuse what the table needs. Raises ConfigError if nothing of it can be run, and as `run` does."""
+    if request.servers is not None:
+        from agentbench_spec.reproduce.served_table4 import served_table4
+
+        return Reproduced(*served_table4(name, request, request.servers, tell))
+    wanted = plan(name, request)
+    for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
+        tell(line)
+    if not [drafter for drafter in wanted.drafters if drafter not in wanted.missing]:
+        raise ConfigError(
+            f"no drafter has a checkpoint for {wanted.target}: give one, --drafter dlite=FOLDER_OR_HUB_ID"
+        )
+    if name == "table4":
+        from agentbench_spec.reproduce.engine_table4 import measure_table4
+
+        tables, runs = measure_table4(wanted, request.results, tell)
+    else:
+        columns, runs = _measured(wanted, request.results, tell)
+        tables = [_table(wanted, columns)]
+    done = Reproduced(wanted, tables, runs)
+    if not runs:
+        reasons = "; ".join(column.missing or "" for column in columns)
+        raise ConfigError(f"not one column of {name} can be run: {reasons}")
+    return done
+
+
+def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], list[Path]]:
+    columns, runs = [], []
+    for preset, config in wanted.columns:
+        absent = data_is_absent(config)
+        if absent is None:
+            tell(f"{preset.title}: {config.workload.name}")
+            folder = measured_run(config, results, tell)
+            runs.append(folder)
+        manifest, rows = ({}, []) if absent else read_run(folder)
+        doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []
+        standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
+        title = f"{preset.title} (stand-in)" if standin else preset.title
+        columns.append(Column(title, rows, preset.paper_workload, standin, absent, doubts))
+    return columns, list(dict.fromkeys(runs))
+
+
+def data_is_absent(config: RunConfig) -> str | None:
+    """Why the workload cannot be had; None if it can."""
+    try:
+        configured_workload(config)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def run_folder(results: Path, settings: dict[str, Any]) -> Path:
+    """The folder of a run with these settings: named after target, workload and digest."""
+    names = [settings["target"]["source"], settings["workload"]["name"]]
+    plain = [re.sub(r"[^\w.-]+", "-", Path(name).name) for name in names]
+    return results / "runs" / "-".join([*plain, settings_digest(settings)[:12]])
+
+
+def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
+    """The finished run with these settings: reused, continued or made. Raises ConfigError as `run` does."""
+    from agentbench_spec.runs.execute import run
+
+    settings = config.model_dump(mode="json")
+    folder = run_folder(results, settings)
+    begun = (folder / MANIFEST).is_file()
+    if begun and (manifest := read_manifest(folder)).get("finished"):
+        refuse_other_measurement(folder, manifest, config)
+        tell(f"reusing {folder}, finished {manifest['finished']}")
+        return folder
+    run(config, folder, resume=begun, tell=tell)
+    return folder
+
+
+def refuse_other_measurement(
+    folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None
+) -> None:
+    """Raises ConfigError if a finished run was made from other rollouts or drafters than the settings give today.
+
+    limit: rollouts read where the settings name no number.
+    """
+    if read_source(config, limit=limit).facts["sha256"] != manifest["data"]["sha256"]:
+        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; {_ANEW}")
+    before = manifest["model"].get("drafters", {})
+    for label, make in drafter_makers(config).items():
+        if before.get(label) != (version := make().spec.version):
+            raise ConfigError(f"{folder} was made with {label} {before.get(label)}, and it is {version} now; {_ANEW}")
+
+
+_ANEW = "remove it, or use --results"
+
+
+def _table(wanted: Plan, columns: Sequence[Column]) -> Table:
+    return replay_table(
+        wanted.name,
+        wanted.title,
+        columns,
+        [BASELINE, *wanted.drafters],
+        wanted.preset.figures,
+        target=wanted.target,
+        paper_target=wanted.paper_target,
+        comparable=wanted.comparable,
+        missing=wanted.missing,
+    )
+
+
+def table_folder(results: Path, done: Plan) -> Path:
+    """Where a table's files go if nothing else is asked for."""
+    target = re.sub(r"[^\w.-]+", "-", Path(done.target).name)
+    return results / "-".join([done.name, target, *(["offline"] if done.embedded else []), *_served(done)])
+
+
+def _served(done: Plan) -> list[str]:
+    return [] if done.backend == "engine" else [done.backend]
+
+
+def write_record(done: Reproduced, folder: Path) -> Path:
+    """Write what the table was made from, and how drafters compare, beside it; returns the file."""
+    tree = {
+        "table": done.plan.name,
+        "title": done.plan.title,
+        "target": done.plan.target,
+        "comparable": done.plan.comparable,
+        "changed": done.plan.changed,
+        "settings": done.plan.settings_lines,
+        "missing": done.plan.missing,
+        "runs": [str(run) for run in done.runs],
+        "notes": [note for table in done.tables for note in table.notes],
+        "differences": [
+            {"column": column, **asdict(found)} for table in done.tables for column, found in table.differences
+        ],
+    }
+    path = folder / f"{done.plan.name}.json"
+    write_json_atomic(path, json.loads(json.dumps(tree, allow_nan=False)))
+    return path

@@ -1,0 +1,1 @@
+"""Rows, and what follows from rows. Imports nothing of ours but errors, and no torch."""

@@ -1,0 +1,216 @@
+"""Any table as CSV, parquet, LaTeX and markdown: the first two tidy, one line a figure; the others as on screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.intervals import Interval, ends
+from agentbench_spec.results.paper import DRAFTERS
+from agentbench_spec.results.provenance import write_bytes_atomic
+from agentbench_spec.results.summary import DrafterSummary, Summary, notes, turns_cell
+from agentbench_spec.results.tables import Table, grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Text cells with a title and notes: what a table looks like, wherever it is printed."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def sheet(table: Table) -> Sheet:
+    """The table in the paper's layout, drafters under the paper's names."""
+    headings, lines = grid(table)
+    named = [[DRAFTERS.get(line[0], line[0]), *line[1:]] for line in lines]
+    return Sheet(table.title, headings, named, table.notes)
+
+
+def summary_sheet(summary: Summary, title: str) -> Sheet:
+    """The figures of one run; both weightings side by side, named."""
+    headings = ("method", "τ", "τ macro", "τ raw", "τ raw macro", "speed-up", "speed-up macro", "end to end", "turns")
+    lines = [[own.drafter, *map(_number, _figures(own)), turns_cell(own)] for own in summary.drafters]
+    return Sheet(title, headings, lines, notes(summary))
+
+
+def _figures(own: DrafterSummary) -> tuple[float | None, ...]:
+    tau, raw, speedup = own.tau, own.tau_raw, own.speedup
+    return tau.pooled, tau.macro, raw.pooled, raw.macro, speedup.pooled, speedup.macro, speedup.e2e
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """One dict a figure: what it is, its value under both weightings, its interval, the paper's value, the verdict."""
+    return [
+        {
+            "table": table.name,
+            "title": table.title,
+            "target": table.target,
+            "column": column,
+            "drafter": drafter,
+            "figure": figure,
+            "pooled": cell.value,
+            "macro": cell.macro,
+            **between("", cell.interval),
+            "level": cell.interval.level if cell.interval else None,
+            "clusters": cell.interval.clusters if cell.interval else None,
+            "turns": cell.turns,
+            "left_out": cell.left_out,
+            "missing": cell.missing,
+            "paper_target": table.paper_target,
+            "paper": cell.paper.text if cell.paper else None,
+            "paper_source": cell.paper.source if cell.paper else None,
+            "verdict": cell.verdict,
+        }
+        for table in tables
+        for drafter in table.drafters
+        for figure in table.metrics
+        for column in table.columns
+        for cell in [table.cell(drafter, figure, column)]
+    ]
+
+
+def between(prefix: str, interval: Interval | None) -> dict[str, float | None]:
+    """The two ends of an interval as columns of a data frame."""
+    low, high = ends(interval)
+    return {f"{prefix}low": low, f"{prefix}high": high}
+
+
+_WHOLE = ("clusters", "turns", "left_out")
+_REAL = ("pooled", "macro", "low", "high", "level")
+
+
+def frame(tables: Sequence[Table]) -> pd.DataFrame:
+    """`records` as a data frame; a column that is empty throughout keeps its type."""
+    import pandas as pd
+
+    kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
+    found = pd.DataFrame(records(tables), dtype="object")
+    return found.astype({name: kinds.get(name, "string") for name in found.columns})
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """Tidy CSV; an empty field is a value nobody measured or published."""
+    return str(frame(tables).to_csv(index=False, lineterminator="\n"))
+
+
+def markdown(found: Sheet) -> str:
+    """A pipe table with its title above and its notes below."""
+    rows = [list(map(_marked, row)) for row in (found.headings, *found.lines)]
+    body = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(found.headings), *rows[1:])]
+    below = [f"- {_marked(note)}" for note in found.notes]
+    return "\n".join([f"### {_marked(found.title)}", "", *body, "", *below]) + "\n"
+
+
+_MARKDOWN = re.compile(r"[\\|<*`]|(?<!\w)_|_(?!\w)")
+"""What is markup in a cell; an underscore between letters is not."""
+
+
+def _marked(text: str) -> str:
+    return _MARKDOWN.sub(lambda mark: "\\" + mark[0], _BREAKS.sub(" ", text))
+
+
+_BREAKS = re.compile(r"[^\S \u00a0]+")
+"""Line breaks and tabs, which an error message may hold: a cell, and a comment, is one line."""
+
+
+def latex(found: Sheet) -> str:
+    """A booktabs table; the notes as comments above it, since a caption is the author's."""
+    columns = "l" * min(2, len(found.headings)) + "r" * (len(found.headings) - 2)
+    lines = [" & ".join(map(_escaped, line)) + r" \\" for line in found.lines]
+    heading = " & ".join(map(_escaped, found.headings)) + r" \\"
+    comments = [f"% {_BREAKS.sub(' ', text)}" for text in (found.title, *found.notes)]
+    table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *lines, r"\bottomrule"]
+    return "\n".join([*comments, *table, r"\end{tabular}"]) + "\n"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "τ": r"$\tau$",
+    "×": r"$\times$",
+    **{mark: "\\" + mark for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def _escaped(text: str) -> str:
+    # a line that begins with "[" or "*" would be read as an argument of the "\\" before it
+    plain = "".join(_LATEX.get(mark, mark) for mark in _BREAKS.sub(" ", text.strip()))
+    return "{" + plain + "}" if plain.startswith(("[", "*")) else plain
+
+
+def summary_frame(summary: Summary) -> pd.DataFrame:
+    """The figures of one run as numbers, one line a drafter; None is an empty cell."""
+    import pandas as pd
+
+    names = ("tau", "tau_macro", "tau_raw", "tau_raw_macro", "speedup", "speedup_macro", "speedup_e2e")
+    lines = [
+        {
+            "drafter": own.drafter,
+            "k": own.k,
+            **dict(zip(names, _figures(own), strict=True)),
+            **between("tau_", own.tau_interval),
+            **between("speedup_", own.speedup_interval),
+            "turns": own.turns,
+            "left_out": sum(own.left_out.values()),
+        }
+        for own in summary.drafters
+    ]
+    whole = dict.fromkeys(("k", "turns", "left_out"), "int64") | {"drafter": "string"}
+    found = pd.DataFrame(lines, dtype="object")
+    return found.astype({name: whole.get(name, "float64") for name in found.columns})
+
+
+def write_summary(summary: Summary, title: str, path: Path) -> Path:
+    """Write the figures of one run as the ending of `path` says. Raises ConfigError for another ending."""
+    return write_sheet(summary_sheet(summary, title), lambda: summary_frame(summary), path)
+
+
+def write_sheet(found: Sheet, figures: Callable[[], pd.DataFrame], path: Path) -> Path:
+    """Write a table as the ending of `path` says: its text, or its figures as data.
+
+    Raises ConfigError for an ending other than .csv, .md, .tex and .parquet.
+    """
+    contents: dict[str, Callable[[], bytes]] = {
+        ".csv": lambda: str(figures().to_csv(index=False, lineterminator="\n")).encode(),
+        ".md": lambda: markdown(found).encode(),
+        ".tex": lambda: latex(found).encode(),
+        ".parquet": lambda: figures().to_parquet(index=False),
+    }
+    if path.suffix not in contents:
+        raise ConfigError(f"{path}: the ending must be one of {', '.join(contents)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomic(path, contents[path.suffix]())
+    return path
+
+
+def write_tables(tables: Sequence[Table], folder: Path, stem: str) -> list[Path]:
+    """Write STEM.csv, .parquet, .md and .tex into `folder`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sheets = [sheet(table) for table in tables]
+    contents = {
+        "csv": csv_text(tables).encode(),
+        "md": "\n".join(map(markdown, sheets)).encode(),
+        "tex": "\n".join(map(latex, sheets)).encode(),
+        "parquet": frame(tables).to_parquet(index=False),
+    }
+    for ending, content in contents.items():
+        write_bytes_atomic(folder / f"{stem}.{ending}", content)
+    return [folder / f"{stem}.{ending}" for ending in contents]

@@ -1,0 +1,105 @@
+"""What the DLite paper publishes, as far as it is known, and how a measured value stands to it.
+
+The facts are in data/paper_tables.csv, each with where it was read; most cells of the paper's tables are not known
+here, and stay unknown. A published number is a rounded one: 2.39 stands for 2.385 to 2.395.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal, get_args
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.intervals import Interval
+
+TableName = Literal["table1", "table2", "table3", "table4", "table5", "figure1b", "figure5"]
+TABLES: tuple[TableName, ...] = get_args(TableName)
+Verdict = Literal["inside", "above", "below", "unknown"]
+"""Where our interval lies, seen from the paper's value: around it, above it, below it."""
+
+DRAFTERS = {"none": "autoregressive", "eagle3": "EAGLE-3", "dflash": "DFlash", "dspark": "DSpark", "dlite": "DLite"}
+"""Entry-point name -> the paper's name."""
+METRICS = {"speedup": "speedup", "tau_raw": "tau", "tokens_per_s": "throughput_tps"}
+"""Our figure -> the paper's. Its τ is our raw τ: the released loop counts the last round unclipped."""
+TARGETS = ("Qwen3-4B", "Qwen3-8B")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of paper_tables.csv."""
+
+    table: str
+    target: str
+    workload: str
+    drafter: str
+    metric: str
+    value: str
+    """As published, so that its decimals are known."""
+    source: str
+    """Where it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A value of the paper: the range of numbers that would be printed so."""
+
+    text: str
+    low: float
+    high: float
+    source: str
+
+
+@cache
+def facts() -> tuple[Fact, ...]:
+    """All facts known, in the order of the file."""
+    text = resources.files("agentbench_spec.data").joinpath("paper_tables.csv").read_text("utf-8")
+    return tuple(Fact(**line) for line in csv.DictReader(text.splitlines()))
+
+
+def published(table: TableName, target: str, workload: str, drafter: str, metric: str) -> Published | None:
+    """The paper's value of a cell, in our names for drafter and metric; None: not known.
+
+    table: of figure 1b a range per group of workloads is known, for existing drafters together.
+    """
+    if table == "figure1b":
+        return _figure1b(workload) if metric == "tau_raw" and drafter not in ("none", "dlite") else None
+    wanted = (table.removeprefix("table"), target, workload, DRAFTERS.get(drafter), METRICS.get(metric))
+    for fact in facts():
+        if (fact.table, fact.target, fact.workload, fact.drafter, fact.metric) == wanted:
+            value, half = float(fact.value), 0.5 * 10.0 ** -len(fact.value.partition(".")[2])
+            return Published(fact.value, value - half, value + half, fact.source)
+    return None
+
+
+def _figure1b(group: str) -> Published | None:
+    ends = {fact.metric: fact for fact in facts() if fact.table == "fig1b" and fact.workload.partition(" ")[0] == group}
+    if len(ends) != 2:
+        return None
+    low, high = ends["tau_min_approx"], ends["tau_max_approx"]
+    return Published(f"about {low.value}-{high.value}", float(low.value), float(high.value), low.source)
+
+
+def paper_target(source: str) -> str | None:
+    """The paper's name of a target, by the last part of its hub id or folder; None: the paper does not have it."""
+    name = source.rstrip("/").rpartition("/")[2]
+    return name if name in TARGETS else None
+
+
+def verdict(interval: Interval | None, paper: Published | None) -> Verdict:
+    """Whether the paper's value is inside our interval, or our interval lies above or below it."""
+    if interval is None or paper is None:
+        return "unknown"
+    if interval.low > paper.high:
+        return "above"
+    return "below" if interval.high < paper.low else "inside"
+
+
+def check_table(name: str) -> TableName:
+    """`name` as a table's name. Raises ConfigError listing the known ones."""
+    for table in TABLES:
+        if name == table:
+            return table
+    raise ConfigError(f"unknown table {name!r}; known: {', '.join(TABLES)}")

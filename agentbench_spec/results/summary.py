@@ -1,0 +1,193 @@
+"""What a run says on its last screen: one line a drafter, and everything that was left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from agentbench_spec.results import costs, metrics
+from agentbench_spec.results.intervals import Interval, speedup_interval, tau_interval
+from agentbench_spec.results.metrics import BASELINE, Losslessness, Mean
+from agentbench_spec.results.rows import TurnRow
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSummary:
+    """The figures of one drafter over one run; None where nothing was measured."""
+
+    drafter: str
+    k: int
+    rollouts: int
+    turns: int
+    """Turns counted in the figures."""
+    zero_round_turns: int
+    """Of these, turns that ended on their prefill token: they have no τ and weigh nothing in it."""
+    left_out: dict[str, int]
+    """Turns not counted, by reason: a status, or `degenerate`."""
+    degenerate_turns: int
+    """Turns whose output is a repetition loop, counted or not."""
+    tau: Mean
+    tau_interval: Interval | None
+    tau_raw: Mean
+    speedup: costs.Speedup
+    speedup_interval: Interval | None
+    decode_s_per_token: float | None
+    draft_share: float | None
+    draft_kv_share: float | None
+    state_bytes_max: int | None
+    state_bytes_per_token: float | None
+    losslessness: Losslessness
+    """Over all turns with status ok, loops included."""
+    acceptance_by_position: list[tuple[float, float | None]]
+    """(unconditional, conditional) for draft position 1, 2, ..."""
+    accepted_histogram: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All drafters of a run and the reasons to distrust its figures."""
+
+    drafters: list[DrafterSummary]
+    warnings: list[str]
+
+
+def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False, seed: int = 0) -> Summary:
+    """The summary of `rows`. Raises MeasurementError if they were measured under different conditions."""
+    rows = list(rows)
+    metrics.one_condition(rows)
+    drafters = [
+        _summarise_drafter(rows, own, include_degenerate=include_degenerate, seed=seed)
+        for own in metrics.by_drafter(rows).values()
+    ]
+    return Summary(drafters, metrics.warnings(rows, include_degenerate=include_degenerate))
+
+
+def _summarise_drafter(
+    rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool, seed: int
+) -> DrafterSummary:
+    drafter = own[0].drafter
+    kept = metrics.counted(own, include_degenerate=include_degenerate)
+    pairs = costs.paired(rows, drafter, include_degenerate=include_degenerate)
+    return DrafterSummary(
+        drafter=drafter,
+        k=own[0].k,
+        rollouts=len({metrics.rollout_of(row) for row in kept}),
+        turns=len(kept),
+        zero_round_turns=sum(row.rounds == 0 for row in kept),
+        left_out=metrics.left_out(own, include_degenerate=include_degenerate),
+        degenerate_turns=sum(row.status == "ok" and metrics.looped(row) for row in own),
+        tau=metrics.tau(kept),
+        tau_interval=tau_interval(kept, seed=seed),
+        tau_raw=metrics.tau_raw(kept),
+        speedup=costs.speedup(pairs),
+        speedup_interval=None if drafter == BASELINE else speedup_interval(pairs, seed=seed),
+        decode_s_per_token=costs.decode_s_per_token(kept),
+        draft_share=costs.draft_share(kept),
+        draft_kv_share=costs.draft_kv_share(kept),
+        state_bytes_max=costs.state_bytes_max(kept),
+        state_bytes_per_token=costs.state_bytes_per_token(kept),
+        losslessness=metrics.losslessness(row for row in own if row.status == "ok"),
+        acceptance_by_position=metrics.acceptance_by_position(kept),
+        accepted_histogram=metrics.accepted_histogram(kept),
+    )
+
+
+def summary_dict(summary: Summary) -> dict[str, Any]:
+    """The summary as JSON-able values: the last line `run` prints, and `summary.json`."""
+    return asdict(summary)
+
+
+_HEADINGS = ("drafter", "τ", "τ raw", "speed-up [95 %]", "draft", "draft-KV", "identical", "turns")
+
+
+def render(summary: Summary) -> Group:
+    """The table on screen, with what was left out and every warning below it."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(_HEADINGS[0], overflow="fold")  # a long "module:factory=checkpoint" gives way to the figures
+    for heading in _HEADINGS[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for drafter in summary.drafters:
+        table.add_row(*map(Text, _cells(drafter)))
+    return Group(table, *(Text(note) for note in notes(summary)))
+
+
+def _cells(own: DrafterSummary) -> tuple[str, ...]:
+    return (
+        own.drafter,
+        _number(own.tau.pooled),
+        _number(own.tau_raw.pooled),
+        _speedup_cell(own),
+        _share(own.draft_share),
+        _share(own.draft_kv_share),
+        _identical_cell(own.losslessness),
+        turns_cell(own),
+    )
+
+
+def _speedup_cell(own: DrafterSummary) -> str:
+    text, interval = _number(own.speedup.pooled), own.speedup_interval
+    return text if interval is None else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def turns_cell(own: DrafterSummary) -> str:
+    """ "34 of 36" where turns were left out, else "36"."""
+    missing = sum(own.left_out.values())
+    return f"{own.turns} of {own.turns + missing}" if missing else str(own.turns)
+
+
+def _identical_cell(found: Losslessness) -> str:
+    if not found.compared:
+        return "-"
+    if found.errors:
+        return f"{found.identical}/{found.compared} ({_count(found.errors, 'ERROR')})"
+    return f"{found.identical}/{found.compared}" + (f" ({_count(found.ties, 'tie')})" if found.ties else "")
+
+
+def notes(summary: Summary) -> list[str]:
+    """The lines below the table: turns left out, turns without a round, thin intervals, warnings."""
+    lines = _shared([(own.drafter, note) for own in summary.drafters for note in _drafter_notes(own)])
+    thin = {own.speedup_interval.note for own in summary.drafters if own.speedup_interval and own.speedup_interval.note}
+    lines += [f"intervals: {note}" for note in sorted(thin)]
+    return lines + [f"warning: {text}" for text in summary.warnings]
+
+
+def _shared(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for each different note, with all the drafters it is about."""
+    about: dict[str, list[str]] = {}
+    for name, note in notes:
+        about.setdefault(note, []).append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in about.items()]
+
+
+def _drafter_notes(own: DrafterSummary) -> Iterator[str]:
+    for reason, count in own.left_out.items():
+        yield f"{_count(count, 'turn')} left out: {reason}"
+    if own.zero_round_turns:
+        yield f"{_count(own.zero_round_turns, 'turn')} ended on the prefill token, without a τ"
+    if own.degenerate_turns and "degenerate" not in own.left_out:
+        yield f"{_count(own.degenerate_turns, 'repetition loop')} counted, as asked for"
+    if own.losslessness.errors:
+        yield (
+            f"NOT LOSSLESS: {_count(own.losslessness.errors, 'turn')} differing from the baseline beyond a near tie, "
+            f"{_count(own.losslessness.ties, 'turn')} at one"
+        )
+    if own.draft_kv_share is None and own.draft_share is not None and own.drafter != BASELINE:
+        yield "draft-KV unknown: maintenance is fused into proposing, or a part of it was not timed"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s" if noun.islower() else "S")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,300 @@
+"""Rows to the paper's tables: our value with its interval, the paper's value where it is known, and a verdict.
+
+A table is drafters by columns (a workload, or a concurrency). Rows that were measured under different conditions are
+refused; rows that were left out are counted below the table, and so is what the intervals can and cannot show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentbench_spec.errors import MeasurementError
+from agentbench_spec.results import metrics
+from agentbench_spec.results.costs import paired, speedup, speedup_parts
+from agentbench_spec.results.intervals import (
+    FEW_CLUSTERS,
+    Difference,
+    Interval,
+    cluster_of,
+    clusters_needed,
+    paired_difference,
+    speedup_interval,
+    tau_interval,
+    tau_parts,
+    with_holm,
+)
+from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.metrics import BASELINE, Mean
+from agentbench_spec.results.paper import DRAFTERS, METRICS, Published, TableName, Verdict, published, verdict
+from agentbench_spec.results.rows import TurnRow
+
+NAMES = {"speedup": "speed-up", "tau_raw": "τ raw", "tau": "τ clipped", "tokens_per_s": "tokens/s"}
+"""How figures are called on screen; raw and clipped τ are never just "τ"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of one drafter in one column."""
+
+    value: float | None = None
+    """Pooled: sum over sum."""
+    macro: float | None = None
+    """Mean over rollouts."""
+    interval: Interval | None = None
+    """Of the pooled value."""
+    paper: Published | None = None
+    verdict: Verdict = "unknown"
+    turns: int = 0
+    left_out: int = 0
+    """Rows of the drafter in this column that are not in the figure."""
+    missing: str | None = None
+    """Why there is no value, such as "no checkpoint"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What one column is made from."""
+
+    title: str
+    rows: Sequence[TurnRow]
+    paper_workload: str | None = None
+    """The workload's name in the paper's facts; None: the paper does not have it."""
+    standin: bool = False
+    """True if generated rollouts stand in for the workload: nothing is compared with the paper then."""
+    missing: str | None = None
+    """Why the column was not run."""
+    notes: Sequence[str] = ()
+    """What to say below the table of how it was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A finished table: cells by (drafter, metric, column title), and the lines below it."""
+
+    name: TableName
+    title: str
+    target: str
+    paper_target: str | None
+    """Target of the paper whose values stand beside ours; another target's get no verdict."""
+    columns: Sequence[str]
+    drafters: Sequence[str]
+    metrics: Sequence[str]
+    cells: Mapping[tuple[str, str, str], Cell]
+    notes: Sequence[str] = ()
+    differences: Sequence[tuple[str, Difference]] = field(default=())
+    """(column, drafter against drafter on the same turns), corrected over the table."""
+
+    def cell(self, drafter: str, metric: str, column: str) -> Cell:
+        """The cell, empty where nothing was measured."""
+        return self.cells.get((drafter, metric, column), Cell())
+
+
+def replay_table(
+    name: TableName,
+    title: str,
+    columns: Sequence[Column],
+    drafters: Sequence[str],
+    figures: Sequence[str],
+    *,
+    target: str,
+    paper_target: str | None = None,
+    comparable: bool = True,
+    missing: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Table:
+    """A table over turns. missing: drafter -> why it was not run.
+
+    comparable: False if the settings are not the paper's, so that no verdict may be given. Raises MeasurementError if
+    the rows were measured under different conditions, or one of them breaks an invariant.
+    """
+    refuse_mix(columns)
+    missing = missing or {}
+    cells = {}
+    for column in columns:
+        for drafter in drafters:
+            own = [row for row in column.rows if row.drafter == drafter]
+            for figure in figures:
+                paper = published(name, paper_target or "", column.paper_workload or "", drafter, figure)
+                judged = comparable and not column.standin
+                why = column.missing or missing.get(drafter) or (None if own else "not run")
+                found = Cell(paper=paper, missing=why) if why else _cell(column.rows, own, figure, paper, judged, seed)
+                cells[drafter, figure, column.title] = found
+    differences = compared(columns, [d for d in drafters if d not in missing], seed=seed)
+    notes = [*_notes(columns, differences), *_standin_note(columns), *_comparability(comparable, paper_target)]
+    titles = [column.title for column in columns]
+    return Table(name, title, target, paper_target, titles, drafters, figures, cells, notes, differences)
+
+
+def refuse_mix(columns: Iterable[Column]) -> None:
+    """Raises MeasurementError if the rows of a table, all columns together, cannot stand in one table."""
+    rows = [row for column in columns for row in column.rows]
+    for row in rows:
+        check_row(row)
+    metrics.one_condition(rows)
+    asked = {row.k for row in rows if row.drafter != BASELINE}
+    if len(asked) > 1:
+        raise MeasurementError(f"rows of different k cannot be compared (k: {', '.join(map(str, sorted(asked)))})")
+    for column in columns:
+        if len({row.labels.get("standin") for row in column.rows}) > 1:
+            raise MeasurementError(f"{column.title}: rows of a stand-in and of the real workload cannot be compared")
+
+
+def _cell(
+    rows: Sequence[TurnRow], own: Sequence[TurnRow], figure: str, paper: Published | None, judged: bool, seed: int
+) -> Cell:
+    kept = metrics.counted(own)
+    mean, interval, turns = _figure(rows, own[0].drafter, kept, figure, seed)
+    return Cell(
+        value=mean.pooled,
+        macro=mean.macro,
+        interval=interval,
+        paper=paper,
+        verdict=verdict(interval, paper) if judged else "unknown",
+        turns=turns,
+        left_out=len(own) - len(kept),
+    )
+
+
+def _figure(
+    rows: Sequence[TurnRow], drafter: str, kept: Sequence[TurnRow], figure: str, seed: int
+) -> tuple[Mean, Interval | None, int]:
+    if figure == "speedup":
+        pairs = paired(rows, drafter)
+        found = speedup(pairs)
+        return Mean(found.pooled, found.macro), speedup_interval(pairs, seed=seed), found.pairs
+    if figure not in ("tau", "tau_raw"):
+        raise MeasurementError(f"no figure {figure!r} can be taken over turns; known: speedup, tau, tau_raw")
+    raw = figure == "tau_raw"
+    mean = metrics.tau_raw(kept) if raw else metrics.tau(kept)
+    return mean, tau_interval(kept, seed=seed, raw=raw), sum(bool(row.rounds) for row in kept)
+
+
+def compared(columns: Sequence[Column], drafters: Sequence[str], *, seed: int) -> list[tuple[str, Difference]]:
+    """The last of `drafters` against each other one, on the same turns, by raw τ and by time; Holm over the table."""
+    own = [drafter for drafter in drafters if drafter != BASELINE]
+    found = [
+        (column.title, paired_difference(column.rows, own[-1], other, measure, seed=seed))
+        for column in columns
+        for other in own[:-1]
+        for measure in ("tau_raw", "s_per_token")
+    ]
+    measured = [(title, each) for title, each in found if each.turns]
+    corrected = with_holm([each for _, each in measured])
+    return [(title, each) for (title, _), each in zip(measured, corrected, strict=True)]
+
+
+def _notes(columns: Sequence[Column], differences: Sequence[tuple[str, Difference]]) -> Iterator[str]:
+    for column in columns:
+        if column.missing:
+            yield f"{column.title}: not run: {column.missing}"
+        yield from (f"{column.title}: {line}" for line in (*column.notes, *column_notes(column.rows)))
+    yield from (f"{title}: {difference_line(found)}" for title, found in differences)
+    tested = [(title, each.interval.clusters) for title, each in differences if each.p is not None and each.interval]
+    for title, clusters in dict(tested).items():
+        # Holm's factor is at least the number of tests that can have no smaller p than these
+        least = sum(other <= clusters for _, other in tested) * 2 / 2**clusters
+        if least > _SIGNIFICANT:
+            yield (
+                f"{title}: with {clusters} independent rollouts no corrected p can be below {min(1.0, least):.2g}, "
+                "however large the difference"
+            )
+
+
+_SIGNIFICANT = 0.05
+
+
+def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
+    """What to know of one column: turns left out, without a round, not lossless; thin intervals; power; warnings."""
+    said: dict[str, list[str]] = {}
+    for drafter, own in metrics.by_drafter(rows).items():
+        for line in _drafter_notes(own):
+            said.setdefault(line, []).append(drafter)
+    yield from (f"{', '.join(names)}: {line}" for line, names in said.items())
+    clusters = {cluster_of(row) for row in metrics.counted(rows)}
+    if len(clusters) < 2:
+        yield f"{len(clusters)} rollouts: no interval can be given"
+    else:
+        if len(clusters) < FEW_CLUSTERS:
+            yield f"only {len(clusters)} independent rollouts: intervals are likely too narrow"
+        yield from _power(rows)
+    yield from (f"warning: {text}" for text in metrics.warnings(rows))
+
+
+def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
+    for reason, count in metrics.left_out(own).items():
+        yield f"{count} of {len(own)} turns left out: {reason}"
+    if empty := sum(row.rounds == 0 for row in metrics.counted(own)):
+        yield f"{empty} turns ended on the prefill token, without a τ"
+    if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:
+        yield f"NOT LOSSLESS: {errors} turns differ from the baseline beyond a near tie"
+
+
+def _power(rows: Sequence[TurnRow]) -> Iterator[str]:
+    """The rollouts that a 5 % difference takes, of τ and of speed-up, for the drafter that needs most."""
+    found = []
+    for drafter, own in metrics.by_drafter(rows).items():
+        if drafter != BASELINE:
+            timed = [
+                (cluster_of(pair[1]), *parts) for pair in paired(rows, drafter) for _, parts in speedup_parts([pair])
+            ]
+            found.append((clusters_needed(tau_parts(metrics.counted(own), raw=True)), clusters_needed(timed)))
+    for name, needs in (("τ raw", [tau for tau, _ in found]), ("speed-up", [time for _, time in found])):
+        most = max((need for need in needs if need), key=lambda need: need.needed, default=None)
+        if most is not None:
+            verb = "are" if most.clusters >= most.needed else "would be"
+            yield (
+                f"{most.needed} independent rollouts {verb} enough to see a {name} 5 % off a fixed value with 80 % "
+                f"power; there are {most.clusters}"
+            )
+
+
+def difference_line(found: Difference) -> str:
+    """A comparison in words."""
+    what = {"tau": "τ clipped", "tau_raw": "τ raw", "s_per_token": "seconds per token"}[found.measure]
+    spread = f" [{found.interval.low:.2f}, {found.interval.high:.2f}]" if found.interval else ""
+    tested = "not tested, one rollout" if found.p_holm is None else f"p = {found.p_holm:.3f} (Holm)"
+    enough = f"; {found.needed} independent rollouts show 5 % in a single test" if found.needed else ""
+    return (
+        f"{found.drafter} / {found.other}, {what}, {found.turns} shared turns: {found.ratio:.2f}{spread}, "
+        f"{tested}{enough}"
+    )
+
+
+def _standin_note(columns: Sequence[Column]) -> Iterator[str]:
+    if names := [column.title for column in columns if column.standin]:
+        yield f"generated stand-ins, which say nothing about the workloads they are named after: {', '.join(names)}"
+
+
+def _comparability(comparable: bool, paper_target: str | None) -> Iterator[str]:
+    if not comparable:
+        beside = f"; the paper's values are those of {paper_target}, for orientation" if paper_target else ""
+        yield f"not the paper's conditions, so every verdict is unknown{beside}"
+
+
+def grid(table: Table) -> tuple[list[str], list[list[str]]]:
+    """(headings, lines of text cells) in the paper's layout: per drafter a line for each figure, and the paper's."""
+    lines = []
+    for drafter in table.drafters:
+        for metric in table.metrics:
+            own = [table.cell(drafter, metric, column) for column in table.columns]
+            lines.append([drafter, NAMES.get(metric, metric), *map(value_text, own)])
+            if metric in METRICS and table.paper_target and drafter in DRAFTERS and drafter != BASELINE:
+                lines.append(["", f"  paper, {table.paper_target}", *map(paper_text, own)])
+    return ["method", "figure", *table.columns], lines
+
+
+def value_text(cell: Cell) -> str:
+    """ "2.37 [2.10, 2.61]", or why there is nothing."""
+    if cell.value is None:
+        return cell.missing or "-"
+    digits = 0 if cell.value >= 100 else 2
+    spread = f" [{cell.interval.low:.{digits}f}, {cell.interval.high:.{digits}f}]" if cell.interval else ""
+    return f"{cell.value:.{digits}f}{spread}"
+
+
+def paper_text(cell: Cell) -> str:
+    """ "2.39 inside", or "unknown" where the paper's value is."""
+    if cell.paper is None:
+        return "unknown"
+    return cell.paper.text if cell.verdict == "unknown" else f"{cell.paper.text} {cell.verdict}"

@@ -1,0 +1,169 @@
+"""One row per (drafter, concurrency): what a pass of continuous batching took and gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from agentbench_spec.engine.batching import Pass
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.metrics import is_degenerate
+from agentbench_spec.results.rows import SCHEMA, refuse_newer
+
+ROWS = "throughput.jsonl"
+_WINDOWS = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class ThroughputRow:
+    """One pass. None: not measured. Decoding is counted without the prefills, as the paper's harness counts it.
+
+    A pass through servers is counted from the first send to the last byte: a client cannot take its prefills out.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    schema: int = SCHEMA
+    target: str
+    workload: str
+    drafter: str
+    k: int
+    thinking: bool | None
+    concurrency: int
+    """Engine rows."""
+    status: Literal["ok", "error"] = "ok"
+    error: str | None = None
+    turns: int = 0
+    """Turns served."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Turns not served, by reason."""
+    degenerate_turns: int = 0
+    """Turns served whose output is a repetition loop: they count, because the batch decoded them."""
+    output_tokens: int | None = None
+    emitted: int | None = None
+    """Tokens emitted after the prefill tokens, clipped."""
+    emitted_raw: int | None = None
+    rounds: int | None = None
+    """Rounds of all turns; a step of the batch is a round of every busy row."""
+    steps: int | None = None
+    busy_rows: float | None = None
+    """Mean rows at work in a step."""
+    decode_s: float | None = None
+    other_cores: float | None = None
+    """Cores that other work on the machine kept busy meanwhile."""
+    contended: bool = False
+    """True if that was more than the pass could spare: its seconds are doubtful."""
+    prefill_s: float | None = None
+    draft_ingest_s: float | None = None
+    windows: list[tuple[int, float]] = field(default_factory=list)
+    """(tokens, seconds) of up to 20 consecutive stretches of the pass."""
+    rollouts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """(emitted, emitted_raw, rounds) of each rollout."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """Digest of each turn's output."""
+    backend: Literal["engine", "sglang"] = "engine"
+    servers: int | None = None
+    """Servers that shared the rollouts, each at this concurrency; None: our own engine."""
+    served_s: float | None = None
+    """Wall seconds from the first send to the last byte, times servers."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Emitted tokens per second of decoding, all rows together; of servers, output tokens per second of each."""
+        if self.backend == "sglang":
+            return self.output_tokens / self.served_s if self.output_tokens and self.served_s else None
+        return self.emitted / self.decode_s if self.emitted and self.decode_s else None
+
+
+CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswith("_s")) | {
+    "windows",
+    "other_cores",
+    "contended",
+}
+"""Columns that differ between two runs of the same settings on our own engine; all others are reproducible."""
+
+
+def fill(row: ThroughputRow, done: Pass) -> None:
+    """Enter a finished pass into its row."""
+    turns = [served.turn for served in done.served]
+    prefills = [served.prefill for served in done.served]
+    row.turns, row.left_out = len(turns), done.left_out
+    row.degenerate_turns = sum(is_degenerate(turn.output) for turn in turns)
+    row.output_tokens = sum(len(turn.output) for turn in turns)
+    row.emitted, row.steps, row.decode_s = done.emitted, len(done.steps), done.decode_s
+    row.emitted_raw = sum(each.matched + 1 for turn in turns for each in turn.rounds)
+    row.rounds = sum(len(turn.rounds) for turn in turns)
+    row.busy_rows = sum(busy for _, _, busy in done.steps) / len(done.steps) if done.steps else None
+    row.prefill_s = sum(prefill.prefill_s for prefill in prefills)
+    row.draft_ingest_s = sum(sum(prefill.ingest_s.values()) for prefill in prefills)
+    row.windows = _windows(done)
+    for served in done.served:
+        emitted, raw, rounds = row.rollouts.get(served.request.rollout, (0, 0, 0))
+        own = served.turn.rounds
+        row.rollouts[served.request.rollout] = (
+            emitted + sum(each.emitted for each in own),
+            raw + sum(each.matched + 1 for each in own),
+            rounds + len(own),
+        )
+        row.outputs[served.request.id] = served.digest
+
+
+def _windows(done: Pass) -> list[tuple[int, float]]:
+    ends = [len(done.steps) * (i + 1) // _WINDOWS for i in range(_WINDOWS)]
+    parts = [done.steps[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [(sum(tokens for _, tokens, _ in own), sum(s for s, _, _ in own)) for own in parts if own]
+
+
+def identical_to(row: ThroughputRow, plain: Mapping[str, str]) -> tuple[int, int]:
+    """(turns whose output is plain decoding's, turns compared). plain: outputs of the baseline."""
+    shared = row.outputs.keys() & plain.keys()
+    return sum(row.outputs[name] == plain[name] for name in shared), len(shared)
+
+
+_ROW = TypeAdapter(ThroughputRow)
+
+
+def append_row(folder: Path, row: ThroughputRow) -> None:
+    """Add a line to the folder's rows."""
+    with (folder / ROWS).open("a", encoding="utf-8") as file:
+        file.write(row_text(row))
+
+
+def row_text(row: ThroughputRow) -> str:
+    """The row as its line."""
+    return json.dumps(asdict(row), allow_nan=False) + "\n"
+
+
+def read_rows(folder: Path) -> list[ThroughputRow]:
+    """All rows of a folder; a torn last line is dropped. Raises ConfigError naming file, line and field."""
+    path = folder / ROWS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [_parse(line, path, n) for n, line in enumerate(lines, 1) if line.endswith(b"\n")]
+
+
+def drop_torn_line(folder: Path) -> None:
+    """Cut what a killed run left of its last line."""
+    path = folder / ROWS
+    if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
+def _parse(line: bytes, path: Path, number: int) -> ThroughputRow:
+    try:
+        refuse_newer(json.loads(line).get("schema"), f"{path}:{number}")
+        return _ROW.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}:{number}: field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}:{number}: not JSON ({error})") from error
+
+
+def by_pass(rows: Iterable[ThroughputRow]) -> dict[tuple[str, int], ThroughputRow]:
+    """(drafter, concurrency) -> its row."""
+    return {(row.drafter, row.concurrency): row for row in rows}

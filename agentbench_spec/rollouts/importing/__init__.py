@@ -1,0 +1,20 @@
+"""Anyone's agent traces to rollouts: formats told apart by content, every repair noted, nothing dropped in silence.
+
+`import_rollouts` reads files and folders, `convert_row` one row, `read_rows` the rows of one file.
+"""
+
+from agentbench_spec.rollouts.importing.formats import FORMATS, convert_row, instance_of
+from agentbench_spec.rollouts.importing.importer import TraceImport, import_rollouts
+from agentbench_spec.rollouts.importing.notes import RowFault
+from agentbench_spec.rollouts.importing.reading import Row, read_rows
+
+__all__ = [
+    "FORMATS",
+    "Row",
+    "RowFault",
+    "TraceImport",
+    "convert_row",
+    "import_rollouts",
+    "instance_of",
+    "read_rows",
+]

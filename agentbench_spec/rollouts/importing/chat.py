@@ -1,0 +1,110 @@
+"""Lists of chat messages: OpenAI's form and its relatives, ShareGPT's, prompts in turns, mini-swe-agent, tau-bench,
+SWE-smith, SWE-Gym, and both nebius sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentbench_spec.messages import Message
+from agentbench_spec.rollouts.importing.calls import call_of
+from agentbench_spec.rollouts.importing.draft import Draft, items_of
+from agentbench_spec.rollouts.importing.jsontext import embedded_json
+from agentbench_spec.rollouts.importing.notes import RowFault, short
+
+__all__ = ["mini_swe_agent", "nebius", "openai_chat", "sharegpt", "turns"]
+
+_BODIES = ("messages", "trajectory", "traj", "history", "conversations", "conversation")
+
+
+def _body(value: Any, draft: Draft) -> tuple[list[Any], str, Mapping[str, Any]]:
+    """(list of messages, its path, the row around it)."""
+    if isinstance(value, list):
+        return value, "", {}
+    if not isinstance(value, Mapping):
+        raise RowFault(None, f"expected an object or a list of messages, found {type(value).__name__}")
+    key = next((key for key in _BODIES if value.get(key) is not None), "messages")
+    return items_of(value, key, draft.notes), key, value
+
+
+def openai_chat(value: Any, draft: Draft) -> None:
+    """{"messages": [...], "tools": [...]} or a bare list of messages."""
+    items, where, row = _body(value, draft)
+    draft.add_all(items, where)
+    _reference(row, draft)
+    _surroundings(row, draft)
+
+
+def _reference(row: Mapping[str, Any], draft: Draft) -> None:
+    """The recorded last reply, where it stands beside the messages."""
+    text = row.get("reference_response")
+    if isinstance(text, str) and text and draft.messages and draft.messages[-1].role != "assistant":
+        draft.notes.add("the last reply stood beside the messages: appended", len(draft.messages))
+        draft.add({"role": "assistant", "content": text}, "reference_response")
+
+
+def _surroundings(row: Mapping[str, Any], draft: Draft) -> None:
+    """The system prompt and the tools that stand beside the messages."""
+    draft.add_system(row.get("system") or row.get("system_prompt"))
+    for key in ("tools", "functions"):
+        draft.declare(row.get(key), key)
+
+
+def mini_swe_agent(value: Any, draft: Draft) -> None:
+    """mini-swe-agent: chat messages; a closing user message without text is bookkeeping."""
+    openai_chat(value, draft)
+    while draft.messages and draft.messages[-1].role == "user" and not draft.messages[-1].content:
+        draft.messages.pop()
+        draft.notes.add("a closing user message without text is no chat turn: left out", len(draft.messages))
+
+
+def nebius(value: Any, draft: Draft) -> None:
+    """nebius SWE-agent trajectories: {role: system|user|ai, text, system_prompt, mask, cutoff_date}."""
+    items = items_of(value, "trajectory", draft.notes)
+    for i, item in enumerate(items):
+        where = f"trajectory[{i}]"
+        if not isinstance(item, Mapping):
+            raise RowFault(where, f"expected a message object, found {short(item)}")
+        text = item.get("text")
+        if text is None and item.get("system_prompt") is not None:
+            text = item["system_prompt"]
+        draft.add({"role": item.get("role"), "content": text}, where)
+
+
+def turns(value: Any, draft: Draft) -> None:
+    """{"turns": [...]}: user texts alone; each gets an empty reply of ours, so that there is a point to decode."""
+    for i, text in enumerate(items_of(value, "turns", draft.notes)):
+        if not isinstance(text, str):
+            raise RowFault(f"turns[{i}]", f"expected text, found {short(text)}")
+        draft.messages += [Message(role="user", content=text), Message(role="assistant", synthetic=True)]
+    draft.notes.add("the record holds prompts only: replies are empty placeholders")
+
+
+def sharegpt(value: Any, draft: Draft) -> None:
+    """{"conversations": [{"from": ..., "value": ...}]}, with the roles function_call and observation for tools."""
+    items, where, row = _body(value, draft)
+    for i, item in enumerate(items):
+        at = f"{where}[{i}]"
+        if not isinstance(item, Mapping) or "from" not in item:
+            draft.add(item, at)
+            continue
+        raw = {"role": item["from"], "content": item.get("value"), **_rest(item)}
+        if item["from"] in ("function_call", "tool_call"):
+            _say_calls(draft, item.get("value"), f"{at}.value")
+        else:
+            draft.add(raw, at)
+    _surroundings(row, draft)
+
+
+def _rest(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in item.items() if key not in ("from", "value", "role", "content")}
+
+
+def _say_calls(draft: Draft, value: Any, where: str) -> None:
+    """A turn that is nothing but calls, as JSON."""
+    at = len(draft.messages)
+    found = embedded_json(value, where, draft.notes.add) if isinstance(value, str) else value
+    calls: Sequence[Any] = found if isinstance(found, list) else [found]
+    made = tuple(call_of(call, f"{where}[{i}]", draft.notes, at) for i, call in enumerate(calls))
+    draft.notes.add("a turn of role 'function_call' read as an assistant message with tool calls", at)
+    draft.messages.append(Message(role="assistant", tool_calls=made))

@@ -1,0 +1,87 @@
+"""The benchmark card: what the machine allows, so that a reader can judge the baseline before any speed-up.
+
+A plain decode step reads every weight once; it cannot be faster than that read. A speed-up over a baseline far above
+this floor is worth little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import phase_cost_s
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.provenance import measure_bandwidth_bytes_per_s
+from agentbench_spec.results.rows import TurnRow
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Sizes of the target and speed of the memory it lies in."""
+
+    target: str
+    dtype: str
+    device: str
+    weight_bytes: int
+    """Bytes of weights a decode step reads, an untied embedding, which is looked up, not among them."""
+    kv_bytes_per_token: int
+    read_bytes_per_s: float
+    """Measured sequential read of device memory."""
+    phase_cost_s: float
+    """What the attribution clock costs the host per phase."""
+
+    @property
+    def floor_s(self) -> float:
+        """Seconds a decode step takes at least, by memory speed, on a short context."""
+        return self.weight_bytes / self.read_bytes_per_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest."""
+        return {**asdict(self), "floor_s": self.floor_s}
+
+    def lines(self, rows: Iterable[TurnRow]) -> list[str]:
+        """The card in words: two lines known before the run, and the baseline's step once one was timed."""
+        step_s = baseline_step_s(rows)
+        lines = [
+            f"{self.target} {self.dtype} on {self.device}: {_size(self.weight_bytes)} of weights, "
+            f"{self.kv_bytes_per_token:,} bytes of KV per token",
+            f"memory reads {self.read_bytes_per_s / 1e9:.1f} GB/s: a plain step takes at least "
+            f"{1e3 * self.floor_s:.3g} ms",
+        ]
+        if step_s is not None:
+            share = self.floor_s / step_s
+            lines.append(f"the baseline took {1e3 * step_s:.3g} ms a step: {share:.1%} of the speed the memory allows")
+        return lines
+
+
+def measure_card(target: Target) -> Card:
+    """Measure the machine under `target`; takes one to two seconds."""
+    info = target.info
+    return Card(
+        target=info.name,
+        dtype=str(info.dtype).removeprefix("torch."),
+        device=str(info.device),
+        weight_bytes=target.weight_bytes,
+        kv_bytes_per_token=target.cache.bytes_per_token,
+        read_bytes_per_s=_read_bytes_per_s(str(info.device)),
+        phase_cost_s=phase_cost_s(info.device),
+    )
+
+
+@cache
+def _read_bytes_per_s(device: str) -> float:
+    return measure_bandwidth_bytes_per_s(device)["read"]  # a fact of the machine: once per process
+
+
+def _size(count_bytes: int) -> str:
+    return f"{count_bytes / 1e6:,.0f} MB" if count_bytes >= 1e7 else f"{count_bytes / 1e3:,.1f} kB"
+
+
+def baseline_step_s(rows: Iterable[TurnRow]) -> float | None:
+    """Mean wall seconds of one plain decode step; None if no baseline turn was timed."""
+    timed = [row for row in rows if row.drafter == BASELINE and row.decode_s is not None and row.rounds]
+    rounds = sum(row.rounds or 0 for row in timed)
+    return sum(row.decode_s or 0.0 for row in timed) / rounds if rounds else None

@@ -1,0 +1,241 @@
+"""A run from settings to a finished folder: load, warm up, replay every rollout, write rows, sum up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentbench_spec.config import RunConfig
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.sampling import Sampling
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Stopwatch, resolve_mode
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.folder import RunWriter, read_run, refuse_early
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.provenance import make_manifest
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.summary import Summary
+from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollouts.render import Renderer
+from agentbench_spec.runs.card import Card, measure_card
+from agentbench_spec.runs.contention import OtherWork, doubtful, note
+from agentbench_spec.runs.fill import Conditions
+from agentbench_spec.runs.progress import Progress
+from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
+from agentbench_spec.runs.setup import Setup, Tell, drafter_makers
+from agentbench_spec.runs.source import file_name, read_source
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a finished run leaves, whoever decoded it."""
+
+    folder: Path
+    summary: Summary
+    rows: list[TurnRow]
+
+    @property
+    def lossless(self) -> bool | None:
+        """False if a greedy output differed from the baseline by more than a tie: a void run. None: not compared."""
+        return lossless(self.summary)
+
+    @property
+    def measured(self) -> bool:
+        """False if not one turn was decoded: there is nothing to read in the run."""
+        return measured(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Finished):
+    """What a finished run of our own engine leaves."""
+
+    card: Card
+    notes: list[str]
+    """What was bent or left out on the way, in words."""
+
+
+def measured(rows: Iterable[TurnRow]) -> bool:
+    """True if at least one turn was decoded."""
+    return any(row.status == "ok" for row in rows)
+
+
+def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
+    """Drafters of which not one turn was decoded, because they failed."""
+    rows = list(rows)
+    ok = {row.drafter for row in rows if row.status == "ok"}
+    return sorted({row.drafter for row in rows if row.status == "error"} - ok)
+
+
+def lossless(summary: Summary) -> bool | None:
+    """False if any drafter's output is an error, None if none was compared with the baseline (sampling, no drafter)."""
+    found = [own.losslessness for own in summary.drafters if own.drafter != BASELINE and own.losslessness.compared]
+    return all(each.errors == 0 for each in found) if found else None
+
+
+def reasons(rows: Iterable[TurnRow], most: int = 5) -> list[str]:
+    """Why turns were not measured: an example of each kind of reason with the drafters and rows it stands for."""
+    kinds: dict[tuple[str, str], list[TurnRow]] = {}
+    for row in rows:
+        if row.status != "ok":
+            kinds.setdefault((row.status, re.sub(r"[\d,]+", "#", row.error or "")), []).append(row)
+    lines = [
+        f"{status}: {' '.join((same[0].error or '').split())} ({same[0].rollout} turn {same[0].turn}; "
+        f"{len(same)} rows, {', '.join(dict.fromkeys(row.drafter for row in same))})"
+        for (status, _), same in kinds.items()
+    ]
+    return lines[:most] + ([f"{len(lines) - most} more kinds of reason in the rows"] if len(lines) > most else [])
+
+
+def run(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    argv: Sequence[str] | None = None,
+    tell: Tell = lambda line: None,
+) -> Outcome:
+    """Replay the configured rollouts and write the run folder.
+
+    tell: takes the lines that say what is going on. Raises ConfigError for anything in the settings, the data or the
+    folder that cannot be used; what can be seen without the model is refused before it is loaded.
+    """
+    settings = config.model_dump(mode="json")
+    refuse_early(folder, settings, resume=resume)
+    source = read_source(config, tell=tell)
+    bench = Bench.open(config, tell, workload=source.name)
+    card = measure_card(bench.target)
+    for line in card.lines(()):
+        tell(line)
+    manifest = make_manifest(
+        settings=settings,
+        model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
+        data=source.facts,
+        argv=argv,
+    )
+    manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": bench.warm_up(source.rollouts)}
+    opened = RunWriter.resume if resume else RunWriter.create
+    with opened(folder, manifest) as writer:
+        tell(f"run folder: {folder}")
+        with OtherWork() as other:
+            _replay_all(writer, bench.replayer, source.rollouts, config)
+        contended = doubtful(other.cores, bench.target.info.device)
+        said = [*writer.manifest.get("notes", []), *bench.renderer.notes, *([note(other.cores)] if contended else [])]
+        notes = list(dict.fromkeys(said))
+        writer.manifest |= {"notes": notes, "other_cores": other.cores, "contended": contended}
+        summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
+    left_out = ["left out: " + line for line in source.facts["left_out"]]
+    return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Target, drafters and replayer, loaded and ready."""
+
+    target: Target
+    drafters: dict[str, Drafter]
+    renderer: Renderer
+    replayer: Replayer
+    kernels: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @classmethod
+    def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
+        """Load what the settings name; workload: its name in the rows, None: as the settings have it.
+
+        Raises ConfigError for what cannot be loaded or does not fit together.
+        """
+        drafters = {label: make() for label, make in drafter_makers(config).items()}
+        setup = Setup.load(config, tell)
+        target = setup.engine(setup.capacity)
+        for label, drafter in drafters.items():
+            setup.open(label, drafter, target)
+        name = workload or file_name(config.workload.name)
+        return cls(
+            target=target,
+            drafters=drafters,
+            renderer=setup.renderer,
+            replayer=Replayer(target, drafters, setup.renderer, _conditions(setup, target), name),
+            kernels=setup.kernels,
+            provenance=setup.loaded.provenance,
+        )
+
+    def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:
+        """Run every decoder once over the start of a prompt, at the shapes of the run; seconds per drafter.
+
+        First calls compile, allocate and page in; none of that belongs to a turn. None: the drafter failed, which its
+        rows will tell. Raises ConfigError if not one rollout can be rendered.
+        """
+        rollout, prompt = self._first_prompt(rollouts)
+        room = self.target.capacity - rehearsal_tokens(self.replayer.conditions.limits)
+        return {name: self._rehearse(name, rollout, prompt[: min(tokens, room)]) for name in self.drafters}
+
+    def _first_prompt(self, rollouts: Sequence[Rollout]) -> tuple[Rollout, list[int]]:
+        reason: Exception = ConfigError("no rollout has a message to decode")
+        for rollout in (r for r in rollouts if r.decode_points()):
+            try:
+                return rollout, self.renderer.prompt(rollout, rollout.decode_points()[0])
+            except Exception as error:  # one bad rollout becomes a row; only if all are bad there is nothing to run
+                reason = error
+        raise ConfigError(f"none of the {len(rollouts)} rollouts can be replayed; the last one: {reason}")
+
+    def _rehearse(self, name: str, rollout: Rollout, prompt: Sequence[int]) -> float | None:
+        limit = self.drafters[name].spec.max_positions
+        if limit is not None:
+            prompt = prompt[: max(1, limit - rehearsal_tokens(self.replayer.conditions.limits))]
+        try:
+            with Stopwatch(self.target.info.device) as watch:
+                session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
+                self.replayer.rehearse(session, rollout, name, prompt)
+                session.reset()
+        except (Exception, SystemExit):
+            if name == BASELINE:
+                raise
+            return None
+        return round(watch.seconds, 6)
+
+
+def _conditions(setup: Setup, target: Target) -> Conditions:
+    config = setup.config
+    decode, replay, measure = config.decode, config.replay, config.measure
+    return Conditions(
+        limits=setup.limits,
+        sampling=Sampling(decode.temperature, decode.top_k, decode.top_p),
+        decode_mode=decode.mode,
+        history_mode=replay.history,
+        prefix_mode=replay.prefix,
+        thinking=setup.renderer.thinking,
+        clock=resolve_mode(measure.clock, target.info.device),
+        seed=measure.seed,
+        chunk_tokens=replay.chunk_tokens,
+        max_turns=replay.max_turns,
+        tie_tolerance=measure.tie_tolerance,
+        beyond_window=config.target.beyond_window,
+    )
+
+
+def _replay_all(writer: RunWriter, replayer: Replayer, rollouts: Sequence[Rollout], config: RunConfig) -> None:
+    turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
+    with Progress(turns, done=writer.completed) as progress:
+        replayer.told = progress.doing
+        for rollout in rollouts:
+            if rollout.id not in writer.completed:
+                with progress.rollout(rollout.id):
+                    _replay_into(writer, replayer, rollout, progress, rounds=config.measure.rounds)
+
+
+def _replay_into(writer: RunWriter, replayer: Replayer, rollout: Rollout, progress: Progress, *, rounds: bool) -> None:
+    """Replay one rollout and declare it complete, failed or not: a failed one is not tried again on resume."""
+    if not rollout.decode_points():
+        writer.rollout_done(rollout.id, status="empty", error="no assistant message after another message")
+        return
+    failure: str | None = None
+    for turn in replayer.replay(rollout):
+        writer.turn(turn.rows, turn.rounds if rounds else ())
+        progress.turn(turn.rows)
+        failure = failure or next((row.error for row in turn.rows if row.status == "error"), None)
+    writer.rollout_done(rollout.id, status="error" if failure else "ok", error=failure)

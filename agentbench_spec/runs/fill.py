@@ -1,0 +1,167 @@
+"""From a decoded turn to its row: conditions, counts, clocks and comparisons, each filled in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.lossless import Comparison
+from agentbench_spec.engine.sampling import GREEDY, Sampling
+from agentbench_spec.engine.session import Prefill
+from agentbench_spec.engine.timing import ClockMode, Times
+from agentbench_spec.errors import AgentBenchError
+from agentbench_spec.results.costs import turn_speedup, turn_speedup_e2e
+from agentbench_spec.results.metrics import is_degenerate
+from agentbench_spec.results.rows import RoundRow, Status, TurnRow
+from agentbench_spec.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Everything that decides what a turn's numbers mean; the same for all rows of a run."""
+
+    limits: Limits
+    sampling: Sampling = GREEDY
+    decode_mode: Literal["generate", "forced"] = "generate"
+    history_mode: Literal["recorded", "self"] = "recorded"
+    prefix_mode: Literal["kept", "cold"] = "kept"
+    thinking: bool | None = None
+    clock: ClockMode = "host"
+    seed: int = 0
+    chunk_tokens: int = 512
+    max_turns: int | None = None
+    """Turns replayed per rollout; None: all."""
+    tie_tolerance: float | None = None
+    """Logit gap that counts as a tie; None: by dtype."""
+    beyond_window: Literal["refuse", "flag"] = "refuse"
+    """What becomes of turns that are longer than the target's trained window."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    """One decoder's turn: the wall pass, and the attribution pass if that was another one."""
+
+    turn: Turn
+    order: int
+    state_bytes: int
+    wall: Times | None = None
+    attributed: Times | None = None
+
+
+@dataclass(slots=True)
+class TurnState:
+    """What the rows of one turn share."""
+
+    index: int
+    message: int
+    prefill: Prefill | None = None
+    drift_tokens: int | None = None
+    decoded: dict[str, Decoded] = field(default_factory=dict)
+
+
+class DraftLimit(AgentBenchError):
+    """The text has outgrown what a drafter supports."""
+
+
+def identity(target: str, workload: str, conditions: Conditions, rollout: Rollout, state: TurnState) -> dict[str, Any]:
+    """The fields all rows of a turn share: what was decoded, and under which conditions."""
+    sampling = conditions.sampling
+    return {
+        "workload": workload,
+        "rollout": rollout.id,
+        "turn": state.index,
+        "message": state.message,
+        "synthetic": rollout.messages[state.message].synthetic,
+        "labels": {key: str(value) for key, value in rollout.labels.items()},
+        "target": target,
+        "k": conditions.limits.k,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or None,
+        "top_p": None if sampling.top_p == 1 else sampling.top_p,
+        "decode_mode": conditions.decode_mode,
+        "history_mode": conditions.history_mode,
+        "prefix_mode": conditions.prefix_mode,
+        "thinking": conditions.thinking,
+        "clock": conditions.clock,
+    }
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, as a row carries it."""
+    return f"{type(error).__name__}: {error}"
+
+
+def status_of(error: Exception) -> Status:
+    """The row status an exception stands for."""
+    return "draft_limit" if isinstance(error, DraftLimit) else "error"
+
+
+def fill_prefill(row: TurnRow, state: TurnState, kv_bytes_per_token: int) -> None:
+    """What the turn's one prefill did, on every row of the turn."""
+    done = state.prefill
+    if done is None:
+        return
+    row.context_tokens, row.new_tokens, row.reused_tokens = done.context_tokens, done.new_tokens, done.reused_tokens
+    row.drift_tokens = state.drift_tokens
+    row.prefill_s = done.prefill_s
+    row.draft_ingest_s = done.ingest_s.get(row.drafter)
+    row.target_kv_bytes = done.context_tokens * kv_bytes_per_token
+
+
+def fill_counts(row: TurnRow, turn: Turn) -> None:
+    """Tokens and rounds, counted on what the loop emitted."""
+    rounds = turn.rounds
+    row.stop_reason = turn.stop_reason
+    row.output_ids, row.output_tokens = list(turn.output), len(turn.output)
+    row.degenerate = is_degenerate(turn.output)
+    row.rounds = len(rounds)
+    row.emitted = sum(r.emitted for r in rounds)
+    row.emitted_raw = sum(r.matched + 1 for r in rounds)
+    row.proposed = sum(r.proposed for r in rounds)
+    row.matched = sum(r.matched for r in rounds)
+    row.proposed_lengths = [r.proposed for r in rounds]
+    row.matched_lengths = [r.matched for r in rounds]
+    row.tau = row.emitted / row.rounds if rounds else None
+    row.tau_raw = row.emitted_raw / row.rounds if rounds else None
+
+
+def fill_times(row: TurnRow, decoded: Decoded, *, fused_ingest: bool) -> None:
+    """Wall and attributed seconds; a drafter that fuses upkeep into propose has none of its own to show."""
+    if decoded.wall is not None:
+        row.decode_s = decoded.wall.total_s
+    if decoded.attributed is not None and decoded.attributed.phases_s is not None:
+        spent = decoded.attributed.phases_s
+        row.attributed_decode_s = decoded.attributed.total_s
+        row.draft_s, row.verify_s, row.accept_s = spent["draft"], spent["verify"], spent["accept"]
+        row.draft_append_s = spent["draft_append"]
+        row.other_s = decoded.attributed.other_s
+    if fused_ingest:
+        row.draft_ingest_s = row.draft_append_s = None
+
+
+def fill_comparison(row: TurnRow, baseline: TurnRow, found: Comparison | None) -> None:
+    """Speed-up and losslessness against the baseline of the same turn."""
+    row.speedup, row.speedup_e2e = turn_speedup(baseline, row), turn_speedup_e2e(baseline, row)
+    if found is not None:
+        row.identical, row.divergence = found.kind == "none", found.kind
+        row.divergence_at, row.divergence_margin = found.at, found.margin
+
+
+def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:
+    """The turn's rounds, one row each, with the attribution clock's phases where it ran."""
+    spent = (decoded.attributed.rounds_s if decoded.attributed else None) or {}
+    seconds: list[dict[str, Any]] = [{f"{name}_s": s[i] for name, s in spent.items()} for i in range(row.rounds or 0)]
+    return [
+        RoundRow(
+            rollout=row.rollout,
+            turn=row.turn,
+            drafter=row.drafter,
+            round=i,
+            proposed=done.proposed,
+            matched=done.matched,
+            emitted=done.emitted,
+            **seconds[i],
+        )
+        for i, done in enumerate(decoded.turn.rounds)
+    ]

@@ -1,0 +1,265 @@
+"""A rollout, turn by turn: one prefill, many decoders.
+
+For each turn the prompt is rendered anew, only what earlier turns left undone is prefilled, and from that one state
+every decoder runs in rotated order, the baseline among them. So all see the same context, the same anchor and the same
+minute of the machine, and a turn's speed-up is a paired measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare
+from agentbench_spec.engine.sampling import RowSampler, choose, generator
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import Clock, clocks
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.rows import RoundRow, Status, TurnRow
+from agentbench_spec.rollout import Message, Rollout
+from agentbench_spec.rollouts.render import common_prefix
+from agentbench_spec.runs.fill import (
+    Conditions,
+    Decoded,
+    DraftLimit,
+    TurnState,
+    describe,
+    fill_comparison,
+    fill_counts,
+    fill_prefill,
+    fill_times,
+    identity,
+    round_rows,
+    status_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One turn, all drafters: what goes into the run folder."""
+
+    rows: list[TurnRow]
+    rounds: list[RoundRow]
+
+
+def rehearsal_tokens(limits: Limits) -> int:
+    """Tokens `Replayer.rehearse` decodes at most: two full rounds, and never more than a turn may have."""
+    return min(2 * (limits.k + 1), limits.max_new_tokens)
+
+
+class Renders(Protocol):
+    """Turns messages into the target's token ids; see `agentbench_spec.rollouts.render.Renderer`."""
+
+    def prompt(self, rollout: Rollout, index: int) -> list[int]:
+        """Ids of everything before message `index`, with the header that asks for it."""
+        ...
+
+    def reply(self, rollout: Rollout, index: int) -> list[int]:
+        """Ids of message `index` as the target would have to emit them."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What was said, without the stop token."""
+        ...
+
+
+class Replayer:
+    """Replays rollouts on one engine row of a target, for a set of open drafters."""
+
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], renderer: Renders, conditions: Conditions, workload: str
+    ):
+        """Raises ConfigError if the baseline is missing or the conditions contradict each other."""
+        if BASELINE not in drafters:
+            raise ConfigError(f"the baseline {BASELINE!r} must be among the drafters: every speed-up is against it")
+        if conditions.decode_mode == "forced" and not conditions.sampling.greedy:
+            raise ConfigError("decode_mode=forced has no target choice to sample: set temperature to 0")
+        if conditions.decode_mode == "forced" and conditions.history_mode == "self":
+            raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
+        self.target, self.drafters, self.renderer = target, dict(drafters), renderer
+        self.conditions, self.workload = conditions, workload
+        self.told: Callable[[str], None] = lambda doing: None
+        """Told what is about to be done, outside every clock; for a progress bar."""
+
+    def replay(self, rollout: Rollout) -> Iterator[Measured]:
+        """Each turn's rows, all drafters together.
+
+        A fault of the target or the text ends this rollout, one of a drafter that drafter's part in it: the rows from
+        there on carry the error.
+        """
+        session = Session(self.target, self.drafters, chunk_tokens=self.conditions.chunk_tokens)
+        said: Rollout = rollout
+        expected: list[int] = []
+        points = rollout.decode_points()[: self.conditions.max_turns]
+        for index, message in enumerate(points):
+            state = TurnState(index, message)
+            try:
+                prompt = self.renderer.prompt(said, message)
+                reply = self.renderer.reply(said, message)
+                problem = self._refusal(rollout, message, prompt)
+                if problem is None:
+                    state.drift_tokens = len(expected) - common_prefix(expected, prompt)
+                    self._measure(session, state, rollout, prompt, reply)
+                    done = self._measured(session, rollout, state)
+                else:
+                    done = self._unmeasured(rollout, state, *problem)
+            except Exception as error:  # one bad rollout never ends a run; the row carries what happened
+                yield self._unmeasured(rollout, state, "error", describe(error))
+                return
+            yield done
+            if state.decoded and self.conditions.history_mode == "self":
+                output = state.decoded[BASELINE].turn.output
+                said, expected = self._say(said, message, output), [*prompt, *output]
+            else:
+                expected = [*prompt, *reply]
+
+    def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
+        """Decode a few tokens with one drafter, at the shapes of the run; the session keeps the prompt, no row is made.
+
+        Nothing stops the decoding early: a turn that ended on its first token would leave the drafter cold. Raises
+        what the drafter raises.
+        """
+        session.prefill(prompt, lambda logits: int(logits.argmax()))
+        for why in session.failed.values():
+            raise why
+        tokens = rehearsal_tokens(self.conditions.limits)
+        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
+        session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
+
+    def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
+        """(status, why) if the turn cannot be measured at all."""
+        need, window = len(prompt) + self.conditions.limits.max_new_tokens, self.target.info.max_positions
+        flagged = self.conditions.beyond_window == "flag"
+        if need > (self.target.capacity if flagged else min(window, self.target.capacity)):
+            return "oversized", (
+                f"{len(prompt)} prompt tokens + {self.conditions.limits.max_new_tokens} new ones exceed the target's "
+                f"window of {window} (engine capacity {self.target.capacity})"
+            )
+        if self.conditions.decode_mode == "forced" and rollout.messages[message].synthetic:
+            return "no_reference", "the recorded reply is a placeholder, not a record"
+        return None
+
+    def _measure(
+        self, session: Session, state: TurnState, rollout: Rollout, prompt: list[int], reply: list[int]
+    ) -> None:
+        """Prefill once, then run every decoder that can take this turn, in rotated order."""
+        forced = self.conditions.decode_mode == "forced"
+        if self.conditions.prefix_mode == "cold":
+            session.reset()
+        need = len(prompt) + self.conditions.limits.max_new_tokens
+        for name in session.taking_part:
+            limit = self.drafters[name].spec.max_positions
+            if limit is not None and need > limit:
+                session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
+        chooser = self._chooser(rollout, state.index, reply[0] if forced else None)
+        self.told(f"prefill to {len(prompt):,} tokens")
+        state.prefill = session.prefill(prompt, chooser)
+        if BASELINE in session.failed:
+            raise session.failed[BASELINE]
+        names = session.taking_part
+        shift = state.index % len(names)
+        for order, name in enumerate(names[shift:] + names[:shift]):
+            self._decode(session, state, rollout, name, order, reply if forced else None)
+
+    def _decode(
+        self,
+        session: Session,
+        state: TurnState,
+        rollout: Rollout,
+        name: str,
+        order: int,
+        reference: Sequence[int] | None,
+    ) -> None:
+        for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
+            self.told(f"decode with {name}")
+            clock: Clock = pass_clock(self.target.info.device)
+            sampler = self._sampler(rollout, state.index, name)
+            try:
+                turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
+                _check_passes(state.decoded.get(name), turn)
+            except (Exception, SystemExit) as error:
+                if name == BASELINE:
+                    raise
+                session.drop(name, error)
+                state.decoded.pop(name, None)
+                return
+            decoded = state.decoded.setdefault(name, Decoded(turn, order, state_bytes))
+            if wall:
+                decoded.wall = times
+            if times.phases_s is not None:
+                decoded.attributed = times
+
+    def _sampler(self, rollout: Rollout, turn: int, drafter: str) -> RowSampler:
+        device = self.target.info.device
+        parts = [(self.conditions.seed, rollout.id, turn, drafter, row) for row in range(self.target.rows)]
+        return RowSampler(self.conditions.sampling, [generator(device, *part) for part in parts])
+
+    def _chooser(self, rollout: Rollout, turn: int, recorded: int | None) -> Callable[[Tensor], int]:
+        """How the turn's first token is chosen from the prompt's last logits."""
+
+        if recorded is not None:
+            return lambda logits: recorded
+        parts = (self.conditions.seed, rollout.id, turn, "target")
+        return lambda logits: choose(logits, self.conditions.sampling, *parts)
+
+    def _say(self, said: Rollout, message: int, output: Sequence[int]) -> Rollout:
+        """The rollout with message `message` replaced by what the target itself said."""
+        spoken = Message(role="assistant", content=self.renderer.text(output), synthetic=True)
+        return said.model_copy(update={"messages": (*said.messages[:message], spoken, *said.messages[message + 1 :])})
+
+    def _unmeasured(self, rollout: Rollout, state: TurnState, status: Status, why: str) -> Measured:
+        rows = [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
+        return Measured(rows, [])
+
+    def _measured(self, session: Session, rollout: Rollout, state: TurnState) -> Measured:
+        """One row per drafter, compared with the baseline of this turn."""
+        rows, rounds = {}, []
+        for name, drafter in self.drafters.items():
+            row = rows[name] = self._row(rollout, state, name)
+            if name in state.decoded:
+                decoded = state.decoded[name]
+                row.order, row.draft_state_bytes = decoded.order, decoded.state_bytes
+                fill_counts(row, decoded.turn)
+                fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
+                rounds += round_rows(row, decoded)
+            else:
+                why_out = session.failed[name]
+                row.status, row.error = status_of(why_out), describe(why_out)
+        for name in state.decoded:
+            fill_comparison(rows[name], rows[BASELINE], self._compare(state, name))
+        return Measured(list(rows.values()), rounds)
+
+    def _row(self, rollout: Rollout, state: TurnState, name: str, **fields: Any) -> TurnRow:
+        shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
+        row = TurnRow(**shared, drafter=name, **fields)
+        fill_prefill(row, state, self.target.cache.bytes_per_token)
+        if (row.context_tokens or 0) + self.conditions.limits.max_new_tokens > self.target.info.max_positions:
+            row.labels["beyond_window"] = "yes"
+        return row
+
+    def _compare(self, state: TurnState, name: str) -> Comparison | None:
+        """Losslessness; None where outputs are drawn at random and need not agree."""
+        if not self.conditions.sampling.greedy:
+            return None
+        tolerance = self.conditions.tie_tolerance
+        if tolerance is None:
+            tolerance = TIE_TOLERANCE[self.target.info.dtype]
+        turn, baseline = state.decoded[name].turn, state.decoded[BASELINE].turn
+        start = turn.position - len(turn.output) + 1
+        return compare(self.target, 0, start, turn.output, baseline.output, tolerance)
+
+
+def _check_passes(before: Decoded | None, turn: Turn) -> None:
+    """Raise MeasurementError if a turn's second pass is not the first one again: its phases would be another's."""
+    if before is not None and (before.turn.output, before.turn.rounds) != (turn.output, turn.rounds):
+        raise MeasurementError(
+            f"two passes over one turn differ: {len(before.turn.rounds)} rounds, then {len(turn.rounds)}; the drafter "
+            "does not answer the same when asked again"
+        )

@@ -1,0 +1,142 @@
+"""What every measurement in this process sets up alike: the target, its renderer, and drafters over it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentbench_spec import plugins
+from agentbench_spec.config import RunConfig
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine import embedded, linear, loading
+from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.target import Target
+from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.rollouts.render import Renderer, stop_ids
+
+Tell = Callable[[str], None]
+"""Takes one line for the screen."""
+
+
+def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
+    """Label -> what makes the drafter, the baseline first. A label is the short name, unless checkpoints share it.
+
+    Raises ConfigError for options of a drafter that is not among them.
+    """
+    given = list(dict.fromkeys((BASELINE, *config.drafters)))
+    shared = Counter(name.partition("=")[0] for name in given)
+    for name in config.drafter_options:
+        if name not in {*given, *shared}:
+            raise unknown_name("drafter in drafter_options:", name, {*given, *shared})
+    makers: dict[str, Callable[[], Drafter]] = {}
+    for name in given:
+        base = name.partition("=")[0]
+        options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
+        if "=" not in name and "checkpoint" not in options:
+            options |= embedded.shipped_drafter(name, config.target.source)
+        makers[base if shared[base] == 1 else name] = partial(plugins.load_drafter, name, **options)
+    return makers
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A loaded model with the fastest linears of this machine, and what turns messages into its tokens."""
+
+    config: RunConfig
+    loaded: loading.LoadedModel
+    renderer: Renderer
+    limits: Limits
+    kernels: dict[str, Any]
+    """Linear kernels in use, by network and weight shape; for the manifest."""
+
+    @classmethod
+    def load(cls, config: RunConfig, tell: Tell = lambda line: None) -> Setup:
+        """Load the configured target, on as many threads as configured. Raises ConfigError if it cannot be."""
+        if config.measure.threads:
+            torch.set_num_threads(config.measure.threads)
+        wanted = config.target
+        tell(f"loading {wanted.source}")
+        loaded = loading.load(
+            wanted.source,
+            dtype=wanted.dtype,
+            device=wanted.device,
+            revision=wanted.revision,
+            rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
+        )
+        stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
+        return cls(
+            config=config,
+            loaded=loaded,
+            renderer=Renderer(loaded.tokenizer, config.replay.thinking, stop=stop),
+            limits=Limits(config.decode.k, config.decode.max_new_tokens, frozenset(stop)),
+            kernels={wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {},
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a text may have.
+
+        Raises ConfigError if they are beyond the window, or leave no room for reply or draft.
+        """
+        target, window = self.config.target, self.loaded.model.config.max_position_embeddings
+        wanted = target.capacity_tokens
+        if wanted is not None and wanted > window and target.beyond_window == "refuse":
+            raise ConfigError(
+                f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens; for longer contexts "
+                "set target.rope_scaling.factor (YaRN), or target.beyond_window=flag to measure and label them"
+            )
+        capacity = wanted or window
+        if capacity <= self.limits.max_new_tokens:
+            raise ConfigError(
+                f"decode.max_new_tokens={self.limits.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
+                f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+            )
+        if capacity <= self.limits.k:
+            raise ConfigError(
+                f"decode.k={self.limits.k} drafts more tokens in a round than {capacity} tokens have room for "
+                f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+            )
+        return int(capacity)
+
+    def engine(self, capacity: int, rows: int = 1) -> Target:
+        """The target over so many rows, its arithmetic checked. Raises ConfigError if it cannot run or does not fit."""
+        try:
+            target = Target(self.loaded.model, name=self.loaded.name, capacity=capacity, rows=rows, slack=self._slack)
+        except RuntimeError as error:  # torch's word for "out of memory", on every device
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"the KV cache for {capacity} tokens cannot be allocated: {reason}; set target.capacity_tokens lower"
+            ) from error
+        target.self_check()
+        return target
+
+    def open(self, label: str, drafter: Drafter, target: Target, rows: int = 1) -> Drafter:
+        """Open the drafter for so many rows of the target and give its networks fast linears; returns it.
+
+        Raises ContractError naming the drafter if it fails without saying why in an error of ours.
+        """
+        try:
+            drafter.open(target.info, rows=rows, capacity=target.capacity + self._slack)
+        except AgentBenchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ContractError(f"drafter {label!r}: open() failed: {cause_of(error)}") from error
+        for network in drafter.networks() if self.config.target.fast_linears else ():
+            self.kernels[label] = self.kernels.get(label, {}) | _accelerated(network)
+        return drafter
+
+    @property
+    def _slack(self) -> int:
+        return self.limits.k + 1
+
+
+def _accelerated(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Give a network the fastest linears; what was chosen for each weight shape, for the manifest."""
+    return {shape: choice.as_dict() for shape, choice in linear.accelerate(model, embedded.cache_root()).items()}

@@ -1,0 +1,1 @@
+"""The same rows from a server, driven over HTTP as a client sees it."""

@@ -1,0 +1,92 @@
+"""What a drafter's KV costs, seen from outside a server. Each figure says by which method it was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.metrics import counted
+from agentbench_spec.results.rows import TurnRow
+
+Method = Literal["formula", "capacity_drop", "server_log", "step_time_difference"]
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One figure of draft-KV cost."""
+
+    method: Method
+    unit: str
+    value: float
+    remark: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def kv_bytes_per_token(config: Mapping[str, Any], dtype: str = "auto") -> int:
+    """2 x layers x KV heads x head size x bytes of a number, from a model's config.json.
+
+    Raises ConfigError naming the field that is missing, or an unknown dtype.
+    """
+    heads = _field(config, "num_attention_heads")
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    head_dim = int(config.get("head_dim") or _field(config, "hidden_size") // heads)
+    if dtype not in _DTYPE_BYTES:
+        raise ConfigError(f"KV dtype {dtype!r} has no known size; known: {', '.join(_DTYPE_BYTES)}")
+    return 2 * _field(config, "num_hidden_layers") * kv_heads * head_dim * _DTYPE_BYTES[dtype]
+
+
+def _field(config: Mapping[str, Any], name: str) -> int:
+    if not isinstance(config.get(name), int):
+        raise ConfigError(f"draft config: field {name!r} is missing or not a number; give the draft's own config.json")
+    return int(config[name])
+
+
+def by_formula(draft: Mapping[str, Any], dtype: str = "auto") -> Cost:
+    """Bytes per token of the draft's KV pool, one slot for each of the target's."""
+    return Cost("formula", "bytes/token", kv_bytes_per_token(draft, dtype), f"from the draft's config, KV in {dtype}")
+
+
+def by_capacity(baseline_tokens: int, drafter_tokens: int) -> Cost:
+    """Share of the token capacity lost at equal memory fraction; draft weights and graph memory are in it."""
+    return Cost(
+        "capacity_drop",
+        "share of token capacity",
+        1 - drafter_tokens / baseline_tokens,
+        f"{baseline_tokens} tokens without the drafter, {drafter_tokens} with it, draft weights and graphs included",
+    )
+
+
+_POOL = re.compile(r"KV Cache is allocated\..*?K size: (?P<k>[\d.]+) GB, V size: (?P<v>[\d.]+) GB")
+
+
+def by_log(lines: Iterable[str]) -> Cost | None:
+    """Size of the second KV pool a server's log reports, the draft's; None if there is no second one.
+
+    A log may hold several starts, each after the line of its command ("$ ..."); the last one counts.
+    """
+    pools: list[re.Match[str]] = []
+    for line in lines:
+        match = _POOL.search(line)
+        pools = [] if line.startswith("$ ") else [*pools, match] if match else pools
+    if len(pools) < 2:
+        return None
+    size = (float(pools[1]["k"]) + float(pools[1]["v"])) * 2**30
+    return Cost("server_log", "bytes", size, "second KV pool in the server's log, rounded there to 0.01 GB")
+
+
+def by_step_time(baseline: Iterable[TurnRow], drafter: Iterable[TurnRow]) -> Cost | None:
+    """Median seconds of a verify step less the baseline's step: drafting and verifying more tokens are in it too."""
+    plain, spec = ([row.step_s for row in counted(rows) if row.step_s is not None] for rows in (baseline, drafter))
+    if not plain or not spec:
+        return None
+    remark = "upper bound: drafting, wider verification and draft-KV upkeep together"
+    return Cost("step_time_difference", "s/step", median(spec) - median(plain), remark)

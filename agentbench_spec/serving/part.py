@@ -1,0 +1,267 @@
+"""One drafter's share of a run: warm up, flush, measure, check against the server's counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from agentbench_spec.config import RunConfig
+from agentbench_spec.engine.loading import load_tokenizer
+from agentbench_spec.engine.sampling import Sampling
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.folder import MANIFEST, ROLLOUTS, RunWriter, read_manifest, read_run
+from agentbench_spec.results.provenance import settings_digest
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.serving import kvcost
+from agentbench_spec.serving.access import Connect
+from agentbench_spec.serving.client import Ask, Client
+from agentbench_spec.serving.paired_rows import judge_divergences
+from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
+from agentbench_spec.serving.server_rows import Served
+from agentbench_spec.serving.servers import Server
+from agentbench_spec.serving.traffic import (
+    OneAtATime,
+    ServedReplayer,
+    acceptance_parts,
+    longest_text,
+    reuse_shortfall,
+    serve,
+)
+from agentbench_spec.serving.window import WINDOWS, window
+
+_BUSY_CLIENT = 0.7
+"""Share of a core from which on the client's one interpreter may hold up answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """One drafter's rows and what its servers said."""
+
+    name: str
+    rows: list[TurnRow]
+    resolved: dict[str, Any]
+    """The arguments that decide what the numbers mean."""
+    windows: list[dict[str, Any]]
+    """One entry per uninterrupted stretch of measuring."""
+    draft: dict[str, Any] | None = None
+    token_capacity: int | None = None
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        """Tokens of answers over the seconds from first send to last byte, over the windows no dying server cut."""
+        whole = [entry for entry in self.windows if entry["whole"]]
+        spent_s = sum(entry["wall_s"] for entry in whole)
+        return sum(entry["output_tokens"] for entry in whole) / spent_s if spent_s else None
+
+    @property
+    def reuse(self) -> Mapping[str, int]:
+        """Cached prefix tokens against what earlier turns should have left."""
+        return reuse_shortfall(self.rows)
+
+    def lines(self) -> list[str]:
+        """The part in words: throughput, and what is odd about it."""
+        rate = self.output_tokens_per_s
+        return [*([] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]), *self.oddities()]
+
+    def oddities(self) -> list[str]:
+        """Less prefix reuse than expected, a client too busy to tell, disagreements with the server's counters."""
+        said, reuse = [], self.reuse
+        if reuse["turns_short"]:
+            said.append(
+                f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
+                f"expected, {reuse['missing_tokens']} of {reuse['expected_tokens']} tokens were missing"
+            )
+        busiest = max((entry.get("client_cpu_share", 0.0) for entry in self.windows), default=0.0)
+        if busiest > _BUSY_CLIENT:
+            said.append(
+                f"{self.name}: the client itself used {busiest:.0%} of a core: speeds may be its own, not the server's"
+            )
+        for entry in self.windows:
+            said += [f"{self.name}: {text}" for text in (entry["counters"] or {}).get("disagreements", ())]
+        return said
+
+
+def is_finished(folder: Path, rollouts: Sequence[Rollout]) -> bool:
+    """True if the part needs no server any more."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    done = folder / ROLLOUTS
+    complete = done.read_bytes().count(b"\n") if done.is_file() else 0  # an error's text may hold other line ends
+    return read_manifest(folder).get("finished") is not None and complete == len(rollouts)
+
+
+def read_part(folder: Path) -> PartResult:
+    """A part that was measured before. Raises ConfigError if its files cannot be read."""
+    manifest, rows = read_run(folder)
+    path = folder / WINDOWS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return PartResult(
+        name=folder.name,
+        rows=rows,
+        resolved=manifest["model"]["server"],
+        windows=[json.loads(line) for line in lines],
+        draft=manifest.get("draft"),
+        token_capacity=manifest.get("token_capacity"),
+    )
+
+
+def measure_part(
+    config: RunConfig,
+    workload: str,
+    rollouts: Sequence[Rollout],
+    servers: Sequence[Server],
+    connect: Connect,
+    draft: dict[str, Any] | None,
+    folder: Path,
+    manifest: Mapping[str, Any],
+    baseline: PartResult | None = None,
+) -> PartResult:
+    """Measure what is missing of one drafter's part, and read it all back; workload: its name in the rows.
+
+    Raises ConfigError for what is refused beforehand, MeasurementError if the servers died or the numbers are void.
+    """
+    for server in servers:
+        refuse_server(server, config, rollouts, draft)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(server.base_url)) for server in servers]
+        replayers = open_replayers(config, workload, servers, clients)
+        if draft is not None and draft.get("max_position_embeddings") and replayers[0].renderer is not None:
+            text = longest_text(rollouts, replayers[0].renderer, config.replay.max_turns, config.decode.max_new_tokens)
+            refuse_draft_limit(servers[0], draft, text)
+        writer = stack.enter_context(_writer(folder, manifest, servers, draft))
+        left = [rollout for rollout in rollouts if rollout.id not in writer.completed]
+        if left:
+            warm_up(config, rollouts, replayers, servers[0])
+            _measure_window(config, left, replayers, writer)
+        judge = clients[0] if baseline is not None and config.decode.temperature == 0 else None
+        _, rows = read_run(folder)
+        refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.sglang.min_tau)
+        if judge is not None and baseline is not None and replayers[0].renderer is not None:
+            judge_divergences(folder, rows, baseline.rows, judge, replayers[0].renderer, rollouts)
+        writer.finish(include_degenerate=True, seed=config.measure.seed)
+    return read_part(folder)
+
+
+def _writer(
+    folder: Path, manifest: Mapping[str, Any], servers: Sequence[Server], draft: dict[str, Any] | None
+) -> RunWriter:
+    what = {name: manifest[name] for name in ("settings", "model", "data")}
+    what["model"] = {**what["model"], "server": servers[0].resolved()}
+    own = {
+        **manifest,
+        **what,
+        "settings_digest": settings_digest(what),
+        "servers": [{"base_url": server.base_url, "info": server.public_info()} for server in servers],
+        "draft": draft,
+        "token_capacity": servers[0].token_capacity,
+    }
+    return RunWriter.resume(folder, own) if (folder / MANIFEST).is_file() else RunWriter.create(folder, own)
+
+
+def open_replayers(
+    config: RunConfig, workload: str, servers: Sequence[Server], clients: Sequence[Client]
+) -> list[ServedReplayer]:
+    """One replayer a server, all with one renderer and the same conditions."""
+    renderer, stop = _renderer(config, servers[0])
+    decode, replay = config.decode, config.replay
+    sampling = Sampling(decode.temperature, decode.top_k, decode.top_p)
+    served = Served(
+        workload=workload,
+        target=_target_name(config, servers[0]),
+        sampling=sampling,
+        history_mode=replay.history,
+        prefix_mode=replay.prefix,
+        thinking=replay.thinking if renderer is None else renderer.thinking,
+        client=config.sglang.client,
+        concurrency=config.sglang.concurrency,
+        max_new_tokens=decode.max_new_tokens,
+        max_turns=replay.max_turns,
+    )
+    ask = Ask(decode.max_new_tokens, sampling, stop, served.thinking)
+    shared = None if renderer is None else OneAtATime(renderer)
+    pairs = zip(clients, servers, strict=True)
+    return [ServedReplayer(client, server, served, ask, shared) for client, server in pairs]
+
+
+def _target_name(config: RunConfig, server: Server) -> str:
+    said = server.info.get("served_model_name") or server.info.get("model_path") or "default"
+    return config.named_target or str(said)
+
+
+def _renderer(config: RunConfig, server: Server) -> tuple[Renderer | None, tuple[int, ...]]:
+    """The target's own template and tokenizer, and the ids that end a turn; none for the chat route."""
+    if config.sglang.client == "chat":
+        return None, ()
+    source = config.named_target or str(server.info.get("tokenizer_path") or server.info.get("model_path") or "")
+    if not source:
+        raise ConfigError(f"{server.base_url} does not name its model; give it as --target, for its tokenizer")
+    tokenizer = load_tokenizer(source, revision=config.target.revision)
+    stop = stop_ids(tokenizer, None)
+    return Renderer(tokenizer, config.replay.thinking, stop=stop), stop
+
+
+def warm_up(
+    config: RunConfig, rollouts: Sequence[Rollout], replayers: Sequence[ServedReplayer], server: Server
+) -> None:
+    """Replay some rollouts at the run's own concurrency, look whether the draft works at all, and flush.
+
+    First requests compile and allocate; n-gram drafters learn from what they see. None of that belongs to a turn.
+    """
+    settings = config.sglang
+    count = settings.warm_up_rollouts
+    some = rollouts[: settings.concurrency * len(replayers) if count is None else count]
+    seen: list[TurnRow] = []
+    if some:
+        serve(some, replayers, settings.concurrency, lambda _, rows: seen.extend(rows))
+    refuse_low_tau(server, acceptance_parts(seen), min_tau=settings.min_tau)
+    for replayer in replayers:
+        replayer.client.flush()
+
+
+def _measure_window(
+    config: RunConfig, left: Sequence[Rollout], replayers: Sequence[ServedReplayer], writer: RunWriter
+) -> None:
+    """One stretch of measuring; its totals are kept even if the servers die."""
+    rows: list[TurnRow] = []
+    bar = tqdm(total=len(left), desc=replayers[0].server.drafter, unit="rollout")
+
+    def done(rollout: Rollout, own: list[TurnRow]) -> None:
+        for row in own:
+            writer.turn([row])
+        failure = next((row.error for row in own if row.status == "error"), None)
+        writer.rollout_done(rollout.id, status="error" if failure else "ok", error=failure)
+        rows.extend(own)
+        bar.update()
+
+    with bar, window(writer.folder / WINDOWS, config, replayers, rows):
+        serve(left, replayers, config.sglang.concurrency, done)
+
+
+def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -> list[kvcost.Cost]:
+    """What the drafter's KV costs, by every method whose inputs are known; empty for plain decoding.
+
+    log: output of the launched server, if there was one.
+    """
+    if not result.resolved.get("speculative_algorithm"):
+        return []
+    costs: list[kvcost.Cost] = []
+    if result.draft is not None:
+        dtype = (
+            result.resolved.get("speculative_draft_kv_cache_dtype") or result.resolved.get("kv_cache_dtype") or "auto"
+        )
+        costs.append(kvcost.by_formula(result.draft, str(dtype)))
+    if baseline is not None and baseline.token_capacity and result.token_capacity:
+        costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
+    if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):
+        costs.append(pool)
+    if baseline is not None and (slower := kvcost.by_step_time(baseline.rows, result.rows)):
+        costs.append(slower)
+    return costs

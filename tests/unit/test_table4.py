@@ -1,0 +1,147 @@
+"""Table 4 from hand-made passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.reproduce.table4 import throughput_table
+from agentbench_spec.results.tables import Table
+from agentbench_spec.results.throughput_rows import ThroughputRow, append_row, drop_torn_line, read_rows
+
+
+def a_pass(drafter: str, concurrency: int, seconds: float, rounds: int, **fields: Any) -> ThroughputRow:
+    """200 tokens of two rollouts in `seconds`, in 20 even stretches; the first rollout took 3/4 of the rounds."""
+    values: dict[str, Any] = {
+        "target": "Qwen/Qwen3-4B",
+        "workload": "livecodebench",
+        "drafter": drafter,
+        "k": 7,
+        "thinking": False,
+        "concurrency": concurrency,
+        "turns": 2,
+        "emitted": 200,
+        "emitted_raw": 210,
+        "rounds": rounds,
+        "decode_s": seconds,
+        "windows": [(10, seconds / 20)] * 20,
+        "rollouts": {"a": (100, 105, rounds * 3 // 4), "b": (100, 105, rounds // 4)},
+        "outputs": {"a#0": "x", "b#0": "y"},
+    }
+    return ThroughputRow(**(values | fields))
+
+
+def rows() -> list[ThroughputRow]:
+    """At 1: 20 against 5 s. At 64: 2 against 1 s."""
+    return [
+        a_pass("none", 1, 20.0, 200),
+        a_pass("dlite", 1, 5.0, 40),
+        a_pass("none", 64, 2.0, 200),
+        a_pass("dlite", 64, 1.0, 40),
+    ]
+
+
+def table(given: list[ThroughputRow], **options: Any) -> Table:
+    return throughput_table(
+        "Table 4",
+        "LiveCodeBench",
+        given,
+        ["dspark", "dlite"],
+        [1, 64],
+        ["tokens_per_s", "speedup", "tau_raw", "tau"],
+        target="Qwen/Qwen3-4B",
+        paper_target="Qwen3-4B",
+        missing={"dspark": "no checkpoint"},
+        **options,
+    )
+
+
+def test_cells_by_hand() -> None:
+    """Fails if a speed-up is taken against another concurrency, or τ, its weightings or the paper's value are wrong."""
+    found = table(rows())
+    one, many = (found.cell("dlite", "speedup", f"concurrency {c}") for c in (1, 64))
+    assert (one.value, many.value) == (4.0, 2.0)
+    assert one.paper is not None and (one.paper.text, one.verdict) == ("3.97", "above")
+    assert many.paper is not None and (many.paper.text, many.verdict) == ("1.83", "above")
+    speed = found.cell("dlite", "tokens_per_s", "concurrency 64")
+    assert speed.value == 200.0 and speed.interval is not None and speed.interval.low == pytest.approx(200.0)
+    tau = found.cell("dlite", "tau_raw", "concurrency 1")
+    assert (tau.value, tau.macro) == (pytest.approx(210 / 40), pytest.approx((105 / 30 + 105 / 10) / 2))
+    assert found.cell("dlite", "tau", "concurrency 1").value == pytest.approx(5.0)
+    assert found.cell("dspark", "speedup", "concurrency 1").missing == "no checkpoint"
+
+
+def test_tokens_per_second_are_judged_on_the_papers_gpu_only() -> None:
+    """Fails if another machine is said to be below the paper."""
+    column = "concurrency 1"
+    assert table(rows()).cell("dlite", "tokens_per_s", column).verdict == "unknown"
+    assert table(rows(), same_hardware=True).cell("dlite", "tokens_per_s", column).verdict == "below"
+    assert table(rows(), comparable=False).cell("dlite", "speedup", column).verdict == "unknown"
+
+
+def test_speedup_interval_reflects_both_passes() -> None:
+    """Fails if only the drafter's pass is resampled: an unsteady baseline must widen the interval too."""
+    given = rows()
+    given[0].windows = [(10, 0.5), (10, 1.5)] * 10
+    found = table(given).cell("dlite", "speedup", "concurrency 1").interval
+    assert found is not None and found.low < 3.7 and found.high > 4.3
+
+
+def test_power_is_said_of_tau_and_not_of_a_single_pass() -> None:
+    """Rounds 30 and 10 for the same tokens. Fails if table 4 alone says nothing of what its rollouts can show."""
+    (note,) = [note for note in table(rows()).notes if "80 % power" in note]
+    # relative to the means the rounds are 1.5 and 0.5: spread 0.7071, and (2.8016 x 0.7071 / 0.05)^2 = 1569.8
+    assert note.startswith("1570 rollouts would show") and "there are 2." in note
+
+
+def test_failed_passes_lost_turns_and_other_outputs_are_said() -> None:
+    """Fails if the table is silent about what it does not hold."""
+    given = rows()
+    given[1].left_out, given[1].outputs = {"oversized": 3}, {"a#0": "x", "b#0": "z"}
+    given[3].status, given[3].error, given[3].degenerate_turns = "error", "ValueError: no", 0
+    found = table(given)
+    assert "dlite at concurrency 1: 3 turns left out: oversized" in found.notes
+    assert "dlite at concurrency 1: 1 of 2 outputs are those of plain decoding at 1" in found.notes
+    assert "dlite at concurrency 64: failed: ValueError: no" in found.notes
+    assert found.cell("dlite", "speedup", "concurrency 64").missing == "ValueError: no"
+    assert found.cell("dlite", "tau_raw", "concurrency 1").left_out == 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{"k": 3}, {"thinking": True}, {"target": "other"}, {"schema": 0}, {"workload": "x"}]
+)
+def test_a_wrong_mix_is_refused(fields: dict[str, Any]) -> None:
+    """Fails if passes under different conditions share a table."""
+    with pytest.raises(MeasurementError, match=next(iter(fields))):
+        table([*rows(), a_pass("dspark", 1, 5.0, 40, **fields)])
+    with pytest.raises(MeasurementError, match="two passes"):
+        table([*rows(), *rows()])
+
+
+def test_rows_survive_their_file(tmp_path: Path) -> None:
+    """Fails if a row changes on disk, a torn line ends reading, or a wrong field goes unnamed."""
+    for row in rows():
+        append_row(tmp_path, row)
+    file = tmp_path / "throughput.jsonl"
+    with file.open("a") as stream:
+        stream.write('{"schema": 1, "targ')
+    assert read_rows(tmp_path) == rows()
+    drop_torn_line(tmp_path)
+    append_row(tmp_path, rows()[0])
+    assert len(read_rows(tmp_path)) == 5
+    file.write_text(file.read_text().replace('"k": 7', '"k": "7"', 1))
+    with pytest.raises(ConfigError, match=r"throughput\.jsonl:1: field 'k'"):
+        read_rows(tmp_path)
+
+
+def test_a_pass_on_a_busy_machine_is_named() -> None:
+    """Fails if a baseline that other processes slowed down makes speed-ups that nobody is warned of."""
+    slowed = a_pass("none", 64, 9.0, 200, other_cores=1.84, contended=True)
+    notes = table([a_pass("none", 1, 20.0, 200), a_pass("dlite", 1, 5.0, 40, other_cores=0.1), slowed]).notes
+    assert [note for note in notes if "doubtful" in note] == [
+        "none at concurrency 64: other work took 1.8 cores of the machine meanwhile: its seconds and speed-ups are "
+        "doubtful"
+    ]
