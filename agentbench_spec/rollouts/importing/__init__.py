@@ -6,7 +6,8 @@
 from agentbench_spec.rollouts.importing.formats import FORMATS, convert_row, instance_of
 from agentbench_spec.rollouts.importing.importer import TraceImport, import_rollouts
 from agentbench_spec.rollouts.importing.notes import RowFault
-from agentbench_spec.rollouts.importing.reading import Row, read_rows
+from agentbench_spec.rollouts.importing.reading import read_rows
+from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = [
     "FORMATS",

@@ -16,7 +16,8 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.importing.detect import container_key, detect
 from agentbench_spec.rollouts.importing.formats import check_format, convert_row, instance_of
 from agentbench_spec.rollouts.importing.notes import RowFault
-from agentbench_spec.rollouts.importing.reading import Row, read_rows
+from agentbench_spec.rollouts.importing.reading import read_rows
+from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = ["TraceImport", "import_rollouts"]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollouts.importing.jsontext import without_nulls
-
-if TYPE_CHECKING:
-    from agentbench_spec.rollouts.importing.reading import Row
+from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = ["parquet_rows"]
 
@@ -34,8 +32,6 @@ def parquet_rows(path: Path) -> Iterator[Row | BadLine]:
 
 
 def _row(path: Path, number: int, batch: Any) -> Row | BadLine:
-    from agentbench_spec.rollouts.importing.reading import Row
-
     row = Row(path, number, None)
     try:
         row.value = without_nulls(batch.to_pylist()[0], row.repairs.append)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,9 +14,11 @@ from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollouts.importing.arrays import array_elements
 from agentbench_spec.rollouts.importing.jsontext import decode, loads
 from agentbench_spec.rollouts.importing.notes import RowFault
+from agentbench_spec.rollouts.importing.parquet import parquet_rows
 from agentbench_spec.rollouts.importing.shapes import is_part_of_one_rollout
+from agentbench_spec.rollouts.importing.trace_row import Row
 
-__all__ = ["Row", "read_rows"]
+__all__ = ["read_rows"]
 
 _LFS_HEADER = b"version https://git-lfs.github.com/spec/"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -25,22 +26,6 @@ _PARQUET_MAGIC = b"PAR1"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _PROBED_LINES = 8
 _PIECE_BYTES = 1 << 20
-
-
-@dataclass(slots=True)
-class Row:
-    """One value of a file that should become one rollout."""
-
-    path: Path
-    number: int
-    """Line of a JSON-lines file, or element of an array, or row of a parquet file; counted from 1."""
-    value: Any
-    alone: bool = False
-    """True if it is the whole file."""
-    whole: bool = False
-    """True if it cannot be a part of one rollout with the rows before it."""
-    repairs: list[str] = field(default_factory=list)
-    """What had to be repaired to read it."""
 
 
 def read_rows(path: Path) -> Iterator[Row | BadLine]:
@@ -59,8 +44,6 @@ def _rows(path: Path) -> Iterator[Row | BadLine]:
     if head == _LFS_HEADER:
         yield BadLine(path, 1, None, "is a Git-LFS pointer, not the data; fetch the data with `git lfs pull`")
     elif head.startswith(_PARQUET_MAGIC):
-        from agentbench_spec.rollouts.importing.parquet import parquet_rows
-
         yield from parquet_rows(path)
     else:
         yield from _text_rows(path, packed=head.startswith(_GZIP_MAGIC))
