@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, TargetInfo
-from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.loop import Turn
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, choose, generator
 from agentbench_spec.engine.session import Prefill, Session
 from agentbench_spec.engine.target import Target

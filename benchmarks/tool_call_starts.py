@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentbench_spec import plugins
 from agentbench_spec.engine import loading
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.target import Target
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.fill import Conditions

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from agentbench_spec.conformance.bench import Bench
 from agentbench_spec.conformance.drive import Broken, NotApplicable, Seat
-from agentbench_spec.engine.loop import Limits, Turn, decode, span_of
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling, pick, probabilities
+from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
 from agentbench_spec.testing import row_sampler

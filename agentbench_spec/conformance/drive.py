@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, Proposal, Span
-from agentbench_spec.engine.loop import checked, span_of
+from agentbench_spec.engine.proposals import checked
 from agentbench_spec.engine.sampling import GREEDY, Sampling
+from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, ContractError
 from agentbench_spec.rollouts.render import common_prefix

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.loop import Limits, Turn, step
+from agentbench_spec.engine.loop import Turn, step
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler
 from agentbench_spec.engine.session import Prefill, Session
 from agentbench_spec.engine.target import Target

@@ -9,42 +9,22 @@ anchor ──► propose ──► verify ──► accept ──► observe ─
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from agentbench_spec.drafting import Drafter, Proposal, Span
+from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.proposals import drafts_of
+from agentbench_spec.engine.rounds import Limits, Round
 from agentbench_spec.engine.sampling import RowSampler, pick, probabilities
-from agentbench_spec.engine.target import Evaluated, Target
+from agentbench_spec.engine.spans import following, span_of
+from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
-from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled
-from agentbench_spec.errors import ContractError, MeasurementError
+from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled, recorded
+from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results.rows import StopReason
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a turn ends, and how far ahead a drafter may guess."""
-
-    k: int
-    """Drafted tokens per round; 0: plain decoding."""
-    max_new_tokens: int
-    """Output cap, the prefill token included."""
-    stop_ids: frozenset[int] = frozenset()
-
-
-class Round(NamedTuple):
-    """What one round did."""
-
-    proposed: int
-    """Drafts verified."""
-    matched: int
-    """Drafts accepted, before any stop rule."""
-    emitted: int
-    """Tokens added to the text, clipped at stop tokens and the cap."""
 
 
 @dataclass(slots=True)
@@ -86,6 +66,10 @@ class Turn:
         cap = limits.max_new_tokens if self.reference is None else min(limits.max_new_tokens, len(self.reference))
         return cap - len(self.output)
 
+    def ahead(self, n: int) -> Sequence[int]:
+        """The next n tokens of the record, fewer at its end; none if the turn is not forced."""
+        return self.reference[len(self.output) :][:n] if self.reference is not None else ()
+
 
 @torch.inference_mode()
 def decode(
@@ -119,19 +103,14 @@ def step(
     with clock.phase("draft"):
         anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
         position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-        proposal = checked(drafter.propose(anchor, position, k), drafter, len(turns), k, target)
-        drafts, probs, count = trimmed(proposal, [turn is not None for turn in decoding])
-        in_vocabulary(drafts, drafter, target)
+        drafts, probs, count = drafts_of(drafter, anchor, position, k, [turn is not None for turn in decoding], target)
     with clock.phase("verify"):
         start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
         block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
         evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
     with clock.phase("accept"):
         verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
-        # draft i follows position i; at `matched` stands the target's own token, and nothing after it counts
-        next_ids = torch.cat([drafts, drafts.new_zeros(len(turns), 1)], dim=1).scatter(
-            1, verdict.matched[:, None], verdict.next_ids[:, None]
-        )
+        next_ids = following(drafts, verdict.matched, verdict.next_ids)
         outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one read-back
         kept = [0] * len(turns)
         for row, turn in enumerate(decoding):
@@ -159,120 +138,12 @@ def accept(
     """
     k = drafts.shape[1]
     if any(turn is not None and turn.reference is not None for turn in decoding):
-        verdict = accept_equal(recorded(decoding, k + 1, logits.device), drafts, count)
+        record = recorded([turn.ahead(k + 1) if turn else () for turn in decoding], k + 1, logits.device)
+        verdict = accept_equal(record, drafts, count)
         return Verdict(verdict.matched, verdict.next_ids.clamp_min(0))  # past the record's end: clipped by the turn
     if sampler.greedy:
         return accept_equal(logits.argmax(-1), drafts, count)
     p = probabilities(logits, sampler.sampling)
     uniform = sampler.uniform(asked + 1)
-    matched, following = accept_sampled(p, drafts, probs, uniform[:, :k], count)
-    return Verdict(matched, pick(following, uniform[:, asked]))
-
-
-def recorded(decoding: Sequence[Turn | None], n: int, device: torch.device) -> Tensor:
-    """The next n recorded tokens of each row, [B, n] int64; -1, which no draft equals, past the record's end."""
-    rows = []
-    for turn in decoding:
-        ahead = [] if turn is None or turn.reference is None else list(turn.reference[len(turn.output) :][:n])
-        rows.append(ahead + [-1] * (n - len(ahead)))
-    return torch.tensor(rows, device=device)
-
-
-def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
-    """The proposal, if its shapes and dtypes keep the contract (values on a device would cost a sync).
-
-    Raises ContractError naming the clause that is broken.
-    """
-    if not isinstance(proposal, Proposal):
-        raise ContractError(
-            f"drafter {drafter.spec.name!r}: propose returned {type(proposal).__name__}, not a Proposal"
-        )
-    for kept, clause in _clauses(proposal, rows, k, target.info.vocab_size):
-        if not kept:
-            ids = proposal.ids
-            raise ContractError(f"drafter {drafter.spec.name!r} proposed ids {tuple(ids.shape)} {ids.dtype}: {clause}")
-    return proposal
-
-
-def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator[tuple[bool, str]]:
-    """(is it kept, in words) for each clause; a later one may rely on the earlier ones."""
-    ids, probs, count = proposal.ids, proposal.probs, proposal.count
-    yield ids.dtype == torch.int64, "ids must be int64"
-    fits = ids.ndim == 2 and ids.shape[0] == rows and ids.shape[1] <= k
-    yield fits, f"ids must be [B, n]: B = {rows} rows, n <= {k} tokens"
-    if probs is not None:
-        fits = tuple(probs.shape) == (*ids.shape, vocab_size)
-        yield fits, "probs must be [B, k, V] like ids and the target's vocabulary"
-        exact = probs.dtype in (torch.float32, torch.float64)
-        yield exact, "probs must be float32 (or float64): rounded ones are not what was drawn from"
-    if count is not None:
-        yield tuple(count.shape) == (rows,), f"count must be [{rows}]"
-        yield not count.is_floating_point(), "count must be whole numbers"
-        if count.device.type == "cpu":
-            within = int(count.min()) >= 0 and int(count.max()) <= ids.shape[1]
-            yield within, "it counts tokens that are not among its ids"
-
-
-def trimmed(proposal: Proposal, live: Sequence[bool]) -> tuple[Tensor, Tensor | None, Tensor]:
-    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no live row counts, if the host knows them.
-
-    Verifying padding costs target time; asking a device for its counts would cost a sync. Ids that do not count become
-    0: whatever a drafter leaves there, idle rows included, the target must be able to run.
-    """
-    ids, probs, count = proposal.ids, proposal.probs, proposal.count
-    if count is None:
-        count = torch.full((len(ids),), ids.shape[1])
-    if count.device.type == "cpu":
-        count = count * torch.tensor(live)
-        width = int(count.max())
-        ids, probs = ids[:, :width], None if probs is None else probs[:, :width]
-        count = count.to(ids.device)
-    else:
-        count = count.clamp(0, ids.shape[1]) * torch.tensor(live, device=ids.device)
-    counted = torch.arange(ids.shape[1], device=ids.device) < count[:, None]
-    return ids.masked_fill(~counted, 0), probs, count
-
-
-def in_vocabulary(drafts: Tensor, drafter: Drafter, target: Target) -> None:
-    """Raise ContractError if a draft that counts is no token of the target; checked on a CPU only, see `checked`."""
-    if drafts.device.type != "cpu" or not drafts.numel():
-        return
-    low, high = (int(end) for end in drafts.aminmax())
-    if low < 0 or high >= target.info.vocab_size:
-        worst = low if low < 0 else high
-        raise ContractError(
-            f"drafter {drafter.spec.name!r} proposed token {worst}: ids must be in the target's vocabulary, "
-            f"0..{target.info.vocab_size - 1}"
-        )
-
-
-def span_of(
-    drafter: Drafter,
-    rows: Collection[int],
-    start: Sequence[int],
-    count: Sequence[int],
-    input_ids: Tensor,
-    next_ids: Tensor,
-    evaluated: Evaluated,
-) -> Span:
-    """What a drafter gets to see of one evaluation: the counts, and the states its spec asks for.
-
-    input_ids, next_ids [B, n]; rows, start, count: B values each.
-    """
-    device = input_ids.device
-    counts = torch.tensor(count, device=device)
-    hidden = None
-    if drafter.spec.hidden_scope != "none":
-        states = [evaluated.states[layer] for layer in drafter.spec.hidden_layers]
-        if drafter.spec.hidden_scope == "last":
-            row, last = torch.arange(len(count), device=device), (counts - 1).clamp_min(0)
-            states = [state[row, last][:, None] for state in states]
-        hidden = torch.stack(states, dim=2)
-    return Span(
-        rows=torch.tensor(list(rows), device=device),
-        start=torch.tensor(start, device=device),
-        count=counts,
-        input_ids=input_ids,
-        next_ids=next_ids,
-        hidden=hidden,
-    )
+    matched, after = accept_sampled(p, drafts, probs, uniform[:, :k], count)
+    return Verdict(matched, pick(after, uniform[:, asked]))

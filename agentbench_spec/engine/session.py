@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.loop import Limits, Turn, decode, span_of
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler
+from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import EMBEDDING, Target
 from agentbench_spec.engine.timing import Clock, Stopwatch, Times
 from agentbench_spec.errors import ConfigError, MeasurementError, caught

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import Comparison
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, Sampling
 from agentbench_spec.engine.session import Prefill
 from agentbench_spec.engine.timing import ClockMode, Times

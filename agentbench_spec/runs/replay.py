@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.loop import Limits, Turn
+from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, choose, generator
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

@@ -15,7 +15,7 @@ from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, linear, loading
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.results.metrics import BASELINE

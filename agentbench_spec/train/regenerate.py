@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from agentbench_spec import plugins
 from agentbench_spec.engine import embedded, linear, loading
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, Sampling, generator
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

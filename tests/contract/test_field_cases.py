@@ -7,8 +7,10 @@ import torch
 from toy_drafters import Bigram, Chain, SelfDraft
 
 from agentbench_spec.drafting import Drafter, Span
-from agentbench_spec.engine.loop import Limits, Turn, decode, span_of
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
 from agentbench_spec.testing import Played, greedy_text, play_turns, row_sampler, toy_target, toy_turns

@@ -7,7 +7,7 @@ import torch
 
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.attention import causal_mask
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from agentbench_spec.conformance.kit import check
 from agentbench_spec.drafting import Drafter, Proposal, Span, TargetInfo
-from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

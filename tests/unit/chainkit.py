@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentbench_spec.drafting import Drafter, Span
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler, generator
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

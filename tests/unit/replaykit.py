@@ -8,7 +8,7 @@ from typing import Any
 from agentbench_spec_drafters.none import NoDrafter
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.invariants import check_row

@@ -9,7 +9,7 @@ import torch
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, SequenceDrafter
 from agentbench_spec.engine.batching import Pass, Request, Server, row_bytes, rows_that_fit
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.testing import PlainDrafter, greedy_text, play_turns, toy_target, toy_turns
 

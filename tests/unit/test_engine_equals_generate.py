@@ -11,8 +11,9 @@ from torch import nn
 
 from agentbench_spec.engine.embedded import NAME as EMBEDDED
 from agentbench_spec.engine.loading import LoadedModel, load
-from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.loop import Turn, decode
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, gap
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock

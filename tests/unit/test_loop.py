@@ -11,7 +11,9 @@ from torch import Tensor
 
 from agentbench_spec.conformance.distribution import chi_square
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, SequenceDrafter, Span, TargetInfo
-from agentbench_spec.engine.loop import Limits, Turn, checked, decode
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.proposals import checked
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator, probabilities
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock

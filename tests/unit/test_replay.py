@@ -26,8 +26,8 @@ from replaykit import (
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span
-from agentbench_spec.engine.loop import Limits
 from agentbench_spec.engine.lossless import TIE_TOLERANCE
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Evaluated, Target

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

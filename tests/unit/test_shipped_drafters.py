@@ -15,7 +15,7 @@ from safetensors import safe_open
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded
 from agentbench_spec.engine.loading import load
-from agentbench_spec.engine.loop import Limits
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from agentbench_spec.drafting import DrafterSpec
-from agentbench_spec.engine.loop import Limits, Turn, decode
+from agentbench_spec.engine.loop import Turn, decode
+from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.timing import PHASES, Clock, HostClock, Stopwatch, clocks, phase_cost_s, resolve_mode

@@ -1,0 +1,28 @@
+"""When a turn ends, and what one round of it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a turn ends, and how far ahead a drafter may guess."""
+
+    k: int
+    """Drafted tokens per round; 0: plain decoding."""
+    max_new_tokens: int
+    """Output cap, the prefill token included."""
+    stop_ids: frozenset[int] = frozenset()
+
+
+class Round(NamedTuple):
+    """What one round did."""
+
+    proposed: int
+    """Drafts verified."""
+    matched: int
+    """Drafts accepted, before any stop rule."""
+    emitted: int
+    """Tokens added to the text, clipped at stop tokens and the cap."""
