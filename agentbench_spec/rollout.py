@@ -37,7 +37,6 @@ __all__ = [
     "read_rollouts",
     "require_file",
     "spread_sample",
-    "token_counter",
     "write_rollouts",
 ]
 
@@ -107,16 +106,6 @@ class TokenCounter(Protocol):
     def prompt(self, rollout: Rollout, index: int) -> int:
         """Tokens of the prompt that asks for message `index`, in the target's chat template."""
         ...
-
-
-def token_counter(target: str) -> TokenCounter:
-    """The counter of a target (hub id, folder or embedded model), by its own tokenizer and template.
-
-    Raises ConfigError if the target's tokenizer cannot be loaded.
-    """
-    from agentbench_spec.engine.token_counts import TargetTokens
-
-    return TargetTokens(target)
 
 
 def read_rollouts(path: Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:

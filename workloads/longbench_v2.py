@@ -46,7 +46,7 @@ def make(
     data: str | Path | None = None,
     revision: str | None = None,
     subsets: str | Sequence[str] = tuple(SUBSETS),
-    tokenizer: str | TokenCounter | None = None,
+    tokenizer: TokenCounter | None = None,
     min_tokens: int = 32_768,
     max_tokens: int = 65_536,
     cut: bool = False,
@@ -56,9 +56,9 @@ def make(
 ) -> Workload:
     """Long-context questions.
 
-    subsets: names, or one text with commas. tokenizer: the target whose prompts must have min_tokens to max_tokens
-    tokens; max_tokens=0 takes every row and needs none. cut: shorten longer contexts to max_tokens instead of leaving
-    them out. form: "question", or "choices" (question, choices and a request to reason).
+    subsets: names, or one text with commas. tokenizer: counts as the target does, whose prompts must have min_tokens to
+    max_tokens tokens; max_tokens=0 takes every row and needs none. cut: shorten longer contexts to max_tokens instead
+    of leaving them out. form: "question", or "choices" (question, choices and a request to reason).
 
     Raises ConfigError if the data cannot be had or an option is out of range.
     """

@@ -55,7 +55,7 @@ def make(
     data: str | Path | None = None,
     dataset: str = "swe-smith",
     revision: str | None = None,
-    tokenizer: str | TokenCounter | None = None,
+    tokenizer: TokenCounter | None = None,
     window_tokens: int = 65_536,
     reserve_tokens: int = 1024,
     min_tokens: int = 0,
@@ -66,10 +66,10 @@ def make(
 ) -> Workload:
     """Agent runs on SWE-bench-like issues, cut to a token window.
 
-    data: a rollouts file, or files of rows; None: the hub's `dataset`. tokenizer: the target whose tokenizer and
-    template count; window_tokens=0: whole runs, no counting. reserve_tokens: room left for an output. min_tokens: only
-    runs whose last kept prompt has as many. count: rollouts where no limit is asked for; None: all. instances: rows of
-    a SWE-bench set, or a task repository, for the labels; None: what the package `swebench` knows, if installed.
+    data: a rollouts file, or files of rows; None: the hub's `dataset`. tokenizer: counts as the target does, in its
+    template; window_tokens=0: whole runs, no counting. reserve_tokens: room left for an output. min_tokens: only runs
+    whose last kept prompt has as many. count: rollouts where no limit is asked for; None: all. instances: rows of a
+    SWE-bench set, or a task repository, for the labels; None: what the package `swebench` knows, if installed.
 
     Raises ConfigError if the data cannot be had, or a window is asked for without a tokenizer.
     """
@@ -137,7 +137,7 @@ def make_prompt(
     *,
     data: str | Path | None = None,
     revision: str | None = None,
-    tokenizer: str | TokenCounter | None = None,
+    tokenizer: TokenCounter | None = None,
     window_tokens: int = 65_536,
     reserve_tokens: int = 1024,
     count: int | None = 50,

@@ -31,14 +31,14 @@ def make(
     repetition: float = 0.2,
     context_characters: int | None = None,
     context_tokens: int | None = None,
-    tokenizer: str | TokenCounter | None = None,
+    tokenizer: TokenCounter | None = None,
     reserve_tokens: int = 0,
 ) -> Workload:
     """Generated agent sessions.
 
     turns: decode points (default: 20, or as many as the context takes). observation_characters: mean length of a long
     tool result; with turns and a context, the context decides. repetition: share of file reads that repeat one.
-    context_characters, or context_tokens with `tokenizer` (a target whose tokenizer counts): the session fills this
+    context_characters, or context_tokens with `tokenizer` (counts as the target does): the session fills this
     context and does not exceed it. reserve_tokens: left free in it for the output.
 
     Raises ConfigError if an option is out of range, or tokens are asked for without a tokenizer.

@@ -10,21 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
-from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter, token_counter
+from agentbench_spec.rollout import ConfigError, Rollout, TokenCounter
 
 __all__ = ["counter_for", "cut_to_window", "describe_rule"]
 
 PromptTokens = Callable[[Rollout, int], int]
 
 
-def counter_for(tokenizer: str | TokenCounter | None, why: str) -> TokenCounter:
-    """The counter an option names. Raises ConfigError if none is given, with the way out."""
+def counter_for(tokenizer: TokenCounter | None, why: str) -> TokenCounter:
+    """The counter that was given, and can count.
+
+    Raises ConfigError if there is none, with the way out, and what counting raises, before any data is fetched.
+    """
     if tokenizer is None:
         raise ConfigError(
             f"tokenizer: {why} counts tokens, and only a target's own tokenizer can: give tokenizer=TARGET (a hub id, "
             "a model folder or smollm2-135m)"
         )
-    return token_counter(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if not callable(getattr(tokenizer, "prompt", None)):
+        raise ConfigError(
+            f"tokenizer: expected a TokenCounter, found {tokenizer!r}; in settings give the target's name as text, in "
+            "Python agentbench_spec.engine.token_counts.TargetTokens(TARGET)"
+        )
+    tokenizer.text("")
+    return tokenizer
 
 
 def describe_rule(window_tokens: int, reserve_tokens: int) -> str:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
+from agentbench_spec.engine.token_counts import TargetTokens
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of
 from agentbench_spec.rollout import FileWorkload, Rollout, Workload
 
@@ -26,8 +27,8 @@ def open_workload(
     """The workload called `name`: a rollouts file where the name is one, else a plugin made with `options`.
 
     lenient: pass over bad lines of a file; target: whose tokens a workload counts that counts any and was not told
-    whose (option `tokenizer`). Raises ConfigError naming the path if a file is meant and there is none;
-    nothing is used in its place.
+    whose (option `tokenizer`: a target's name, for which the workload is given its counter). Raises ConfigError naming
+    the path if a file is meant and there is none; nothing is used in its place.
     """
     if is_file(name):
         if options:
@@ -42,6 +43,8 @@ def open_workload(
         )
     if target is not None and "tokenizer" not in options and plugins.accepts("workload", name, "tokenizer"):
         options = {**options, "tokenizer": target}
+    if isinstance(counted := options.get("tokenizer"), str):
+        options = {**options, "tokenizer": TargetTokens(counted)}
     return plugins.load_workload(name, **options)
 
 

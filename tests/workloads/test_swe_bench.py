@@ -135,6 +135,21 @@ def test_a_run_counts_with_its_own_target(tmp_path: Path) -> None:
     assert len(list(open_workload("gsm8k", {"offline_standin": True}, target="x").rollouts(limit=1))) == 1
 
 
+def test_a_workload_is_given_a_counter_never_a_name(tmp_path: Path) -> None:
+    """Fails if a name in the settings reaches a factory as text, a tokenizer is loaded that nothing counts with, one
+    that cannot be had is told only after data was fetched, or a name given in Python is not told the way out."""
+    path, nowhere = lines(tmp_path / "a.jsonl", SMITH), f"{tmp_path}/no-model"
+    (cut,) = open_workload("swe_bench", {"data": path, "tokenizer": "smollm2-135m"}).rollouts()
+    assert cut.labels["last_prompt_tokens"] > 0
+    whole = open_workload("swe_bench", {"data": path, "tokenizer": nowhere, "window_tokens": 0})
+    assert len(list(whole.rollouts())) == 1
+    with pytest.raises(ConfigError, match="no such folder"):
+        open_workload("swe_bench", {"data": tmp_path / "no-data", "tokenizer": nowhere})
+    for wrong in ("smollm2-135m", 7):
+        with pytest.raises(ConfigError, match="tokenizer: expected a TokenCounter"):
+            load_workload("swe_bench", data=path, tokenizer=wrong)
+
+
 def test_an_imported_file_keeps_ids_and_sources(tmp_path: Path) -> None:
     """Fails if a rollouts file written by the importer gets new ids, or loses where it came from."""
     call = ToolCall(name="ls", arguments={}, id="1")
