@@ -150,9 +150,12 @@ def _silence(*streams: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _last_line(value: dict[str, Any]) -> None:
+def _last_line(value: dict[str, Any], out: Path | None = None) -> None:
+    """The result as one JSON object, on stdout unless `out` is that: what is written there is not to be mixed."""
+    from agentbench_spec.writing import is_stdout
+
     try:
-        print(json.dumps(value, allow_nan=False), flush=True)
+        print(json.dumps(value, allow_nan=False), flush=True, file=sys.stderr if out and is_stdout(out) else None)
     except BrokenPipeError:
         _silence(sys.stdout)  # and go on: the exit code still says what came out
 
@@ -436,7 +439,7 @@ def export(
     summary = summarise(rows, **counting(manifest))
     file = write_summary(summary, run.resolve().name, out)
     _say(f"written: {file}")
-    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]})
+    _last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]}, out)
 
 
 def _warn_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -472,7 +475,7 @@ def compare(
         _say(f"table: {write_sheet(sheet, lambda: comparison_frame(found), out)}", "dim")
     for line in found.regressions:
         _say(line, "red", "fell: ")
-    _last_line(found.as_dict())
+    _last_line(found.as_dict(), out)
     if found.regressions:
         raise typer.Exit(1)
 
@@ -587,7 +590,7 @@ def report(
     _say(f"report: {page}")
     if figures:
         _say(f"{len(saved)} figure files in {figures}")
-    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]})
+    _last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]}, out)
 
 
 @app.command()
@@ -665,14 +668,15 @@ def build(
     for bad in left_out(source):
         _say(f"left out: {bad}", "yellow")
     _say(f"{written} rollouts written to {out}")
-    _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)})
+    _last_line({"rollouts": written, "file": str(out), "left_out": left_out(source)}, out)
 
 
 def _check_out(out: Path, read: Sequence[Path]) -> None:
     """Raises ConfigError for a rollouts file that could not be read back, or that takes the place of its own source."""
     from agentbench_spec.runs.source import SUFFIXES, is_file
+    from agentbench_spec.writing import is_special
 
-    if not is_file(out.name):
+    if not is_file(out.name) and not is_special(out):
         raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
     if out.exists() and any(path.exists() and path.samefile(out) for path in read):
         raise ConfigError(f"--out {out}: is the file that is read; what is left out of it would be lost: name another")
@@ -713,7 +717,7 @@ def import_(
     written = write_rollouts(out, source.with_progress())
     _say(f"{written} rollouts written to {out}, {source.repaired} of them with notes; {source.bad_rows} bad rows")
     counts = {"repaired": source.repaired, "bad_rows": source.bad_rows, "formats": dict(source.formats)}
-    _last_line({"rollouts": written, **counts, "file": str(out)})
+    _last_line({"rollouts": written, **counts, "file": str(out)}, out)
 
 
 @rollouts_app.command("validate")

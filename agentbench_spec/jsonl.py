@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.writing import output_file
 
 __all__ = ["BadLine", "file_sha256", "json_objects", "not_json", "require_file", "write_json_lines"]
 
@@ -162,13 +163,13 @@ def _dumps(value: Any) -> str:
 
 
 def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> int:
-    """Write one object per line through a temporary file, so that `path` is whole or untouched; returns how many.
+    """Write one object per line to an `output_file`; returns how many.
 
     The bytes depend on the objects alone, also for .gz. Raises ConfigError naming the object that is not JSON.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with _atomic_binary(path) as file:
+    with _packing(path) as file:
         for value in objects:
             count += 1
             file.write(_encode(path, count, value))
@@ -183,15 +184,10 @@ def _encode(path: Path, number: int, value: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def _atomic_binary(path: Path) -> Iterator[IO[bytes]]:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as raw:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
-                    yield cast("IO[bytes]", packed)
-            else:
-                yield raw
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def _packing(path: Path) -> Iterator[IO[bytes]]:
+    with output_file(path) as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
+            yield cast("IO[bytes]", packed)

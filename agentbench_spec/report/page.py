@@ -31,10 +31,10 @@ from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.report.plots.canvas import theme_css
 from agentbench_spec.results.folder import read_turns
 from agentbench_spec.results.manifest import counting
-from agentbench_spec.results.provenance import write_bytes_atomic
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary, notes, summarise
 from agentbench_spec.runs.card import baseline_step_s
+from agentbench_spec.writing import write_bytes
 
 Fact = tuple[str, str]
 """A name and its value, both as printed."""
@@ -91,7 +91,7 @@ def write_report(
     """Write the report over the runs in `folders` to `out`; returns `out`. Raises what `build_report` raises."""
     page = build_report(folders, tables=tables, throughput=throughput, cards=cards)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomic(out, page.encode())
+    write_bytes(out, page.encode())
     return out
 
 

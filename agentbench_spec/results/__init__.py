@@ -1,1 +1,1 @@
-"""Rows, and what follows from rows. Imports nothing of ours but errors, and no torch."""
+"""Rows, and what follows from rows. Imports nothing of ours but errors and writing, and no torch."""

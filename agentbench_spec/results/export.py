@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.intervals import Interval, ends
 from agentbench_spec.results.paper import DRAFTERS
-from agentbench_spec.results.provenance import write_bytes_atomic
 from agentbench_spec.results.summary import DrafterSummary, Summary, notes, turns_cell
 from agentbench_spec.results.tables import Table, grid
+from agentbench_spec.writing import is_special, write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +184,7 @@ def write_summary(summary: Summary, title: str, path: Path) -> Path:
 
 
 def write_sheet(found: Sheet, figures: Callable[[], pd.DataFrame], path: Path) -> Path:
-    """Write a table as the ending of `path` says: its text, or its figures as data.
+    """Write a table as the ending of `path` says: its text, or its figures as data; a device without an ending: CSV.
 
     Raises ConfigError for an ending other than .csv, .md, .tex and .parquet.
     """
@@ -194,10 +194,11 @@ def write_sheet(found: Sheet, figures: Callable[[], pd.DataFrame], path: Path) -
         ".tex": lambda: latex(found).encode(),
         ".parquet": lambda: figures().to_parquet(index=False),
     }
-    if path.suffix not in contents:
+    ending = ".csv" if not path.suffix and is_special(path) else path.suffix
+    if ending not in contents:
         raise ConfigError(f"{path}: the ending must be one of {', '.join(contents)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomic(path, contents[path.suffix]())
+    write_bytes(path, contents[ending]())
     return path
 
 
@@ -212,5 +213,5 @@ def write_tables(tables: Sequence[Table], folder: Path, stem: str) -> list[Path]
         "parquet": frame(tables).to_parquet(index=False),
     }
     for ending, content in contents.items():
-        write_bytes_atomic(folder / f"{stem}.{ending}", content)
+        write_bytes(folder / f"{stem}.{ending}", content)
     return [folder / f"{stem}.{ending}" for ending in contents]

@@ -15,6 +15,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
@@ -22,10 +23,10 @@ from typing import IO, Any, Self
 import pyarrow.parquet as pq
 
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.results.integrity import check_rows, refuse_empty, refuse_lost_turns
+from agentbench_spec.results.integrity import check_rows, refuse_empty, refuse_lost_turns, resumable
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.manifest import load_manifest
-from agentbench_spec.results.provenance import differing_keys, write_bytes_atomic, write_json_atomic
+from agentbench_spec.results.provenance import differing_keys, write_json_atomic
 from agentbench_spec.results.rows import (
     SCHEMA,
     RoundRow,
@@ -37,6 +38,7 @@ from agentbench_spec.results.rows import (
     rows_table,
 )
 from agentbench_spec.results.summary import Summary, summarise, summary_dict
+from agentbench_spec.writing import output_file, write_bytes
 
 MANIFEST, TURNS, ROUNDS, ROLLOUTS = "manifest.json", "turns.jsonl", "rounds.jsonl", "rollouts.jsonl"
 PARQUET, SUMMARY, LOCK = "turns.parquet", "summary.json", ".lock"
@@ -115,20 +117,21 @@ class RunWriter:
         if self._seen:
             raise MeasurementError(f"rollouts not declared complete: {', '.join(sorted(self._seen))}")
         _, rows = read_run(self.folder)
-        partial = self.folder / (PARQUET + ".tmp")
-        pq.write_table(rows_table(rows), partial)
-        partial.replace(self.folder / PARQUET)
         summary = summarise(rows, include_degenerate=include_degenerate, seed=seed)
-        write_json_atomic(self.folder / SUMMARY, summary_dict(summary))
-        self.manifest["finished"] = now()
-        write_json_atomic(self.folder / MANIFEST, self.manifest)
+        with resumable(self.folder / PARQUET):
+            with output_file(self.folder / PARQUET) as file:
+                pq.write_table(rows_table(rows), file)
+            write_json_atomic(self.folder / SUMMARY, summary_dict(summary))
+            self.manifest["finished"] = now()
+            write_json_atomic(self.folder / MANIFEST, self.manifest)
         self.close()
         return summary
 
     def close(self) -> None:
         """Release the folder without finishing the run; it can be resumed."""
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # of a disk that is full: what was not written was reported when it was written
+                file.close()
         self._files.clear()
         self._lock.close()
 
@@ -151,12 +154,13 @@ class RunWriter:
                 raise MeasurementError(f"{rows[0].rollout} turn {key[0]} {key[1]}: written twice")
 
     def _append(self, name: str, text: str) -> None:
-        if name not in self._files:
-            self._files[name] = (self.folder / name).open("ab")
-        file = self._files[name]
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
+        with resumable(self.folder / name):
+            if name not in self._files:
+                self._files[name] = (self.folder / name).open("ab")
+            file = self._files[name]
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def now() -> str:
@@ -298,5 +302,5 @@ def _rewrite(path: Path, keep: Callable[[bytes, int], bool]) -> int:
         if keep(line, number)
     ]
     if b"".join(kept) != before:
-        write_bytes_atomic(path, b"".join(kept))
+        write_bytes(path, b"".join(kept))
     return len(before.splitlines()) - len(kept)

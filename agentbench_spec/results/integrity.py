@@ -5,7 +5,8 @@ Every fault is a ConfigError with file, line, field and the way out, so that no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,15 @@ def refuse_empty(rows: Sequence[TurnRow], folder: Path, manifest: Mapping[str, A
     if manifest.get("finished"):
         raise ConfigError(f"{folder} is finished and holds no rows (turns.jsonl is missing or empty); restore the file")
     raise ConfigError(f"{folder} holds no rows yet; resume the run (agentbench-spec run --resume --out {folder})")
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Within: a disk that is full, or fails, raises ConfigError that names the run folder and how the run goes on."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; what the run folder holds is kept: make room, and go on with "
+            f"agentbench-spec run --resume --out {path.parent}"
+        ) from error

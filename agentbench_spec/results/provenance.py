@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.writing import write_bytes
 
 PACKAGES = ("agentbench-spec", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pandas", "pyarrow")
 """Packages whose versions a manifest always names; None where one is not installed."""
@@ -185,29 +185,5 @@ def _synchronise(tensor: Tensor) -> None:
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
-    """Write `value` as JSON so that a reader, or a kill, sees the old file or the new one. Raises ValueError on NaN."""
-    write_bytes_atomic(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
-
-
-def write_bytes_atomic(path: Path, content: bytes) -> None:
-    """Write `content` so that a reader, or a kill, sees the old file or the new one, and sync it to disk.
-
-    Raises ConfigError if `path` is a folder, OSError naming `path` if it cannot be written; nothing is left there then.
-    """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name a file")
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Write `value` as JSON to an `output_file`: whole, or not at all. Raises ValueError on NaN."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())

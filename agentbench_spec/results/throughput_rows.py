@@ -14,6 +14,7 @@ from agentbench_spec.engine.batching import Pass
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import is_degenerate
 from agentbench_spec.results.rows import SCHEMA, refuse_newer
+from agentbench_spec.writing import write_bytes
 
 ROWS = "throughput.jsonl"
 _WINDOWS = 20
@@ -150,7 +151,7 @@ def drop_torn_line(folder: Path) -> None:
     """Cut what a killed run left of its last line."""
     path = folder / ROWS
     if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+        write_bytes(path, content[: content.rfind(b"\n") + 1])
 
 
 def _parse(line: bytes, path: Path, number: int) -> ThroughputRow:

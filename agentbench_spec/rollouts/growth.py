@@ -8,6 +8,7 @@ model really saw: where its history was rewritten (views of a rollout), the loss
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.rollouts.sizes import rewrite, rollout_sizes
+from agentbench_spec.writing import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,10 +156,12 @@ def plot_turns(turns: pd.DataFrame, path: Path, windows: Sequence[int] = WINDOWS
     _draw_change(change, turns)
     figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(drawn, dpi=150, format=path.suffix[1:] or "png")
     except ValueError as error:
         raise ConfigError(f"{path}: {error}; name the plot .png, .pdf or .svg") from error
+    write_bytes(path, drawn.getvalue())
     return path
 
 

@@ -19,7 +19,7 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import AgentBenchError, ConfigError
 from agentbench_spec.results.folder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY, TURNS, RunWriter, now, read_manifest
 from agentbench_spec.results.metrics import BASELINE
-from agentbench_spec.results.provenance import differing_keys, write_bytes_atomic, write_json_atomic
+from agentbench_spec.results.provenance import differing_keys, write_json_atomic
 from agentbench_spec.results.rows import SCHEMA
 from agentbench_spec.results.throughput_rows import ROWS, ThroughputRow, by_pass, read_rows, row_text
 from agentbench_spec.runs.presets import ThroughputPreset
@@ -30,6 +30,7 @@ from agentbench_spec.serving.passes import served_pass
 from agentbench_spec.serving.refusals import refuse_server, refuse_settings
 from agentbench_spec.serving.servers import Server, draft_config
 from agentbench_spec.serving.sglang import SERVING, Job, Stage, join, measure, part_folder, prepare, stages
+from agentbench_spec.writing import write_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class _Cells:
         """Put the rows into the folder's file; those of concurrencies that were not asked for now stay there."""
         known = by_pass(read_rows(self.folder)) | by_pass(rows)
         lines = [row_text(known[key]) for key in sorted(known, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
-        write_bytes_atomic(self.folder / ROWS, "".join(lines).encode())
+        write_bytes(self.folder / ROWS, "".join(lines).encode())
 
     def _names(self, concurrency: int) -> Iterator[str]:
         found = sorted(path.name for path in (self._run(concurrency) / "parts").iterdir())

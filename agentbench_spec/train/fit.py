@@ -18,7 +18,7 @@ from agentbench_spec.engine.loading import LoadedModel, resolve_device
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import file_sha256
-from agentbench_spec.results.provenance import differing_keys, make_manifest
+from agentbench_spec.results.provenance import differing_keys, make_manifest, write_json_atomic
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.train.anchors import valid_anchors
 from agentbench_spec.train.features import Cached, Extractor, FeatureSource, Online, build_cache
@@ -186,7 +186,7 @@ def _check_manifest(config: TrainConfig, trainer: Trainer, folder: Path, world: 
     model = {"target": config.target, "parameters": sum(p.numel() for p in trainer.trainee.parameters())}
     manifest = make_manifest(settings=settings, model=model, data=data) | {"phases": phases, "processes": world.size}
     if world.first:
-        path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        write_json_atomic(path, manifest)
 
 
 def _last_row(folder: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.texts import Text, read_any_rollouts, read_token_file
+from agentbench_spec.writing import write_bytes
 
 __all__ = ["Writer", "regenerate"]
 
@@ -62,7 +63,7 @@ def _whole_lines(path: Path) -> set[str]:
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1]
     if whole != raw:
-        path.write_bytes(whole)
+        write_bytes(path, whole)
     return {text.id for text in read_token_file(path)} if whole else set()
 
 

@@ -28,6 +28,7 @@ from agentbench_spec.train.state import load_state, save_state
 from agentbench_spec.train.step import Example, Step, Sums, example_of
 from agentbench_spec.train.tally import Tally
 from agentbench_spec.train.texts import Text, token_counts
+from agentbench_spec.writing import write_bytes
 
 __all__ = ["Data", "Trainer"]
 
@@ -255,4 +256,4 @@ def _cut_log(path: Path, done: int) -> None:
             break
         if row["step"] <= done:
             kept.append(line + "\n")
-    path.write_text("".join(kept), "utf-8")
+    write_bytes(path, "".join(kept).encode())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.report.plots.palette import DARK, GRID, INK, LIGHT, MUTED, PAGE, PHASE_COLOURS
-from agentbench_spec.results.provenance import write_bytes_atomic
+from agentbench_spec.writing import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +90,7 @@ class Plot:
         folder.mkdir(parents=True, exist_ok=True)
         paths = folder / f"{self.name}.svg", folder / f"{self.name}.png"
         for path, content in zip(paths, (self.svg().encode(), self.png()), strict=True):
-            write_bytes_atomic(path, content)
+            write_bytes(path, content)
         return paths
 
     def _repr_png_(self) -> bytes:
