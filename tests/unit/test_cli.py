@@ -75,7 +75,7 @@ def test_run_folders_of_one_second_do_not_collide(tiny: Path, tmp_path: Path, mo
 
 def test_a_reader_that_leaves_early_is_no_error(rollouts: Path) -> None:
     """Fails if `... --output csv | head` ends in a traceback."""
-    command = [sys.executable, "-m", "agentbench_spec.cli", "rollouts", "stats", str(rollouts), "--output", "csv"]
+    command = [sys.executable, "-m", "agentbench_spec", "rollouts", "stats", str(rollouts), "--output", "csv"]
     read, write = os.pipe()
     os.close(read)
     try:
@@ -91,7 +91,7 @@ def piped(*words: object, stdout: bool, columns: int = 80) -> subprocess.Complet
     os.close(read)
     streams: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     streams["stdout" if stdout else "stderr"] = write
-    command = [sys.executable, "-m", "agentbench_spec.cli", *map(str, words)]
+    command = [sys.executable, "-m", "agentbench_spec", *map(str, words)]
     try:
         return subprocess.run(command, text=True, timeout=120, env=os.environ | {"COLUMNS": str(columns)}, **streams)
     finally:

@@ -115,7 +115,7 @@ def test_the_command_line_fails_fast_without_a_hub(tmp_path: Path) -> None:
     """Fails if a hub id is tried again and again without network: `run` took 53 s to give up, `check` 33."""
     online = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
     env = {**online, "HF_ENDPOINT": closed(), "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-m", "agentbench_spec.cli", "rollouts", "stats", "synthetic_agent"]
+    command = [sys.executable, "-m", "agentbench_spec", "rollouts", "stats", "synthetic_agent"]
     options = ["--limit", "1", "--target", "acme/model"]
     done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Retrying" not in done.stderr and "gives no answer" in done.stderr

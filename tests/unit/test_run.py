@@ -134,7 +134,7 @@ def test_settings_reach_the_rows(
 def held(tiny: Path, rollouts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
     """A run in another process that stands still in its second rollout: its folder and process id."""
     folder = tmp_path_factory.mktemp("held") / "run"
-    command = [sys.executable, "-m", "agentbench_spec.cli", "run", "--target", str(tiny), "--workload", str(rollouts)]
+    command = [sys.executable, "-m", "agentbench_spec", "run", "--target", str(tiny), "--workload", str(rollouts)]
     command += ["--out", str(folder), *SMALL, *HOLD, "--set", "measure.rounds=true", "--set", "measure.threads=1"]
     env = {**os.environ, odd_plugins.HOLD_FILE: str(folder / "turns.jsonl"), odd_plugins.HOLD_LINES: "12"}
     with subprocess.Popen(command, cwd=HERE, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:

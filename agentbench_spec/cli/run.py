@@ -873,7 +873,3 @@ def _grouped_table(grouped: pd.DataFrame, by: str, columns: dict[str, list[str]]
         cells = (" / ".join(f"{row[name]:,.0f}" for name in names) for names in columns.values())
         table.add_row(Text(str(group)), *cells)
     return table
-
-
-if __name__ == "__main__":
-    app()
