@@ -25,9 +25,8 @@ from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, 
 if TYPE_CHECKING:
     from agentbench_spec.drafting import Drafter
     from agentbench_spec.rollout import Workload
-    from agentbench_spec.train.interface import Setting, Trainee
 
-__all__ = ["Kind", "accepts", "available", "load_drafter", "load_trainee", "load_workload"]
+__all__ = ["Kind", "accepts", "available", "load", "load_drafter", "load_workload"]
 
 Kind = Literal["drafter", "workload", "trainer"]
 
@@ -66,20 +65,21 @@ def load_drafter(name: str, /, **options: Any) -> Drafter:
     base, given, checkpoint = name.partition("=")
     if given:
         options = _with_checkpoint(name, checkpoint, options)
-    factory = _find("drafter", base)
-    return cast("Drafter", _checked(factory, _make(factory, options), _lacks_as_drafter))
+    return cast("Drafter", load("drafter", base, _lacks_as_drafter, options))
 
 
 def load_workload(name: str, /, **options: Any) -> Workload:
     """The workload called `name`, made with `options`. Raises as `load_drafter` does."""
-    factory = _find("workload", name)
-    return cast("Workload", _checked(factory, _make(factory, options), _lacks_as_workload))
+    return cast("Workload", load("workload", name, _lacks_as_workload, options))
 
 
-def load_trainee(name: str, setting: Setting, /, **options: Any) -> Trainee:
-    """What the trainer called `name` makes for `setting`, with `options`. Raises as `load_drafter` does."""
-    factory = _find("trainer", name)
-    return cast("Trainee", _checked(factory, _make(factory, {"setting": setting, **options}), _lacks_as_trainee))
+def load(kind: Kind, name: str, lacks: Callable[[Any], list[str]], options: Mapping[str, Any]) -> Any:
+    """What the plugin called `name` makes of `options`; lacks: made -> what it is missing, in words.
+
+    Raises as `load_drafter` does.
+    """
+    factory = _find(kind, name)
+    return _checked(factory, _make(factory, options), lacks)
 
 
 def _installed(kind: Kind) -> dict[str, list[EntryPoint]]:
@@ -226,15 +226,3 @@ def _lacks_as_drafter(made: Any) -> list[str]:
 def _lacks_as_workload(made: Any) -> list[str]:
     lacking = [] if isinstance(getattr(made, "name", None), str) else ["name (a string)"]
     return lacking + ([] if callable(getattr(made, "rollouts", None)) else ["rollouts()"])
-
-
-def _lacks_as_trainee(made: Any) -> list[str]:
-    from agentbench_spec.train.interface import Trainee
-
-    if not isinstance(made, Trainee):
-        return ["the base class Trainee"]
-    needed = ("name", "hidden_layers", "k", "position_weights", "phases")
-    lacking = [name for name in needed if not hasattr(made, name)]
-    return lacking + [
-        f"{name}()" for name in ("predict", "write") if getattr(type(made), name) is getattr(Trainee, name)
-    ]

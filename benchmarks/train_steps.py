@@ -19,13 +19,13 @@ import torch
 
 from agentbench_spec.engine import loading
 from agentbench_spec.engine.target import Target
-from agentbench_spec.plugins import load_trainee
 from agentbench_spec.train.features import Features
 from agentbench_spec.train.interface import Setting
 from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.parallel import World
 from agentbench_spec.train.step import Step
 from agentbench_spec.train.texts import Text, token_counts
+from agentbench_spec.train.trainees import load_trainee
 from agentbench_spec.train.trainer import Data, Trainer
 
 PLAN: dict[str, dict[str, Any]] = {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from agentbench_spec.engine.target import Target
-    from agentbench_spec.reproduce.served_table4 import ServersAsked
+    from agentbench_spec.reproduce.plan import ServersAsked
     from agentbench_spec.results.export import Sheet
     from agentbench_spec.rollout import Workload
     from agentbench_spec.runs.execute import Outcome
@@ -269,7 +269,7 @@ def _servers_asked(
     if backend != "sglang" and not named:
         return None
     with _httpx():
-        from agentbench_spec.reproduce.served_table4 import ServersAsked
+        from agentbench_spec.reproduce.plan import ServersAsked
     return ServersAsked(_urls(base_url), bool(launch), api_key, dict(os.environ))
 
 

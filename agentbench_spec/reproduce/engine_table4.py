@@ -9,8 +9,8 @@ import torch
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.plan import Plan
+from agentbench_spec.reproduce.reuse import data_is_absent, refuse_other_measurement, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
-from agentbench_spec.reproduce.tables123 import data_is_absent, refuse_other_measurement, run_folder
 from agentbench_spec.results.folder import MANIFEST, read_manifest
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput_rows import ThroughputRow, read_rows

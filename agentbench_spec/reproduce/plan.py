@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
@@ -15,8 +15,15 @@ from agentbench_spec.results.paper import TableName, check_table, paper_target
 from agentbench_spec.results.provenance import differing_keys
 from agentbench_spec.runs.presets import ColumnPreset, Presets, TablePreset, ThroughputPreset, load_presets
 
-if TYPE_CHECKING:
-    from agentbench_spec.reproduce.served_table4 import ServersAsked
+
+@dataclass(frozen=True, slots=True)
+class ServersAsked:
+    """The servers that a table was asked for from."""
+
+    base_urls: Sequence[str] = ()
+    launch: bool = False
+    api_key: str | None = field(default=None, repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

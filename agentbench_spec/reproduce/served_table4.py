@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.reproduce.plan import Plan, Request, plan
+from agentbench_spec.reproduce.plan import Plan, Request, ServersAsked, plan
+from agentbench_spec.reproduce.reuse import data_is_absent, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
-from agentbench_spec.reproduce.tables123 import data_is_absent, run_folder
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput_rows import ThroughputRow
@@ -22,16 +22,6 @@ from agentbench_spec.serving.launch import CHAINS
 from agentbench_spec.serving.refusals import refuse_settings
 from agentbench_spec.serving.sglang import describe_all, settings_of
 from agentbench_spec.serving.sweep import Swept, sweep
-
-
-@dataclass(frozen=True, slots=True)
-class ServersAsked:
-    """The servers that a table was asked for from."""
-
-    base_urls: Sequence[str] = ()
-    launch: bool = False
-    api_key: str | None = field(default=None, repr=False)
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def served_table4(name: str, request: Request, asked: ServersAsked, tell: Tell) -> tuple[Plan, list[Table], list[Path]]:

@@ -1,8 +1,4 @@
-"""`agentbench-spec reproduce TABLE`: run, or reuse, what a table of the paper takes, and lay it out beside the paper.
-
-A run folder is named after the digest of its settings. One that is finished is reused if its data is still the same;
-one that was killed is continued. So a table can be asked for again, and another table may share its runs.
-"""
+"""`agentbench-spec reproduce TABLE`: run or reuse what a table of the paper takes, and lay it out beside the paper."""
 
 from __future__ import annotations
 
@@ -11,18 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.plan import Plan, Request, plan
-from agentbench_spec.results.folder import MANIFEST, read_manifest, read_run
+from agentbench_spec.reproduce.reuse import data_is_absent, measured_run
+from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
-from agentbench_spec.results.provenance import settings_digest, write_json_atomic
+from agentbench_spec.results.provenance import write_json_atomic
 from agentbench_spec.results.tables import Column, Table, replay_table
 from agentbench_spec.runs.contention import note
-from agentbench_spec.runs.setup import Tell, drafter_makers
-from agentbench_spec.runs.source import configured_workload, read_source
+from agentbench_spec.runs.setup import Tell
 
 __all__ = ["Reproduced", "Request", "plan", "reproduce", "table_folder", "write_record"]
 
@@ -78,55 +72,6 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
         title = f"{preset.title} (stand-in)" if standin else preset.title
         columns.append(Column(title, rows, preset.paper_workload, standin, absent, doubts))
     return columns, list(dict.fromkeys(runs))
-
-
-def data_is_absent(config: RunConfig) -> str | None:
-    """Why the workload cannot be had; None if it can."""
-    try:
-        configured_workload(config)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def run_folder(results: Path, settings: dict[str, Any]) -> Path:
-    """The folder of a run with these settings: named after target, workload and digest."""
-    names = [settings["target"]["source"], settings["workload"]["name"]]
-    plain = [re.sub(r"[^\w.-]+", "-", Path(name).name) for name in names]
-    return results / "runs" / "-".join([*plain, settings_digest(settings)[:12]])
-
-
-def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
-    """The finished run with these settings: reused, continued or made. Raises ConfigError as `run` does."""
-    from agentbench_spec.runs.execute import run
-
-    settings = config.model_dump(mode="json")
-    folder = run_folder(results, settings)
-    begun = (folder / MANIFEST).is_file()
-    if begun and (manifest := read_manifest(folder)).get("finished"):
-        refuse_other_measurement(folder, manifest, config)
-        tell(f"reusing {folder}, finished {manifest['finished']}")
-        return folder
-    run(config, folder, resume=begun, tell=tell)
-    return folder
-
-
-def refuse_other_measurement(
-    folder: Path, manifest: dict[str, Any], config: RunConfig, limit: int | None = None
-) -> None:
-    """Raises ConfigError if a finished run was made from other rollouts or drafters than the settings give today.
-
-    limit: rollouts read where the settings name no number.
-    """
-    if read_source(config, limit=limit).facts["sha256"] != manifest["data"]["sha256"]:
-        raise ConfigError(f"{folder} was made from other data of {config.workload.name}; {_ANEW}")
-    before = manifest["model"].get("drafters", {})
-    for label, make in drafter_makers(config).items():
-        if before.get(label) != (version := make().spec.version):
-            raise ConfigError(f"{folder} was made with {label} {before.get(label)}, and it is {version} now; {_ANEW}")
-
-
-_ANEW = "remove it, or use --results"
 
 
 def _table(wanted: Plan, columns: Sequence[Column]) -> Table:

@@ -12,8 +12,9 @@ from typing import Any
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.invariants import check_row
-from agentbench_spec.results.metrics import BASELINE, CONDITIONS
+from agentbench_spec.results.metrics import conditions_of
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.throughput_rows import ROWS
 
 
 def check_rows(rows: Sequence[TurnRow], path: Path) -> None:
@@ -39,8 +40,7 @@ def check_rows(rows: Sequence[TurnRow], path: Path) -> None:
 def _refuse_mix(rows: Sequence[TurnRow], path: Path) -> None:
     first: dict[str, tuple[Any, int]] = {}
     for number, row in enumerate(rows, 1):
-        k_of = f"k of {row.drafter}" if row.drafter == BASELINE or row.backend != "engine" else "k"
-        for name, value in [*((name, getattr(row, name)) for name in CONDITIONS), (k_of, row.k)]:
+        for name, value in conditions_of(row):
             before, line = first.setdefault(name, (value, number))
             if before != value:
                 raise ConfigError(
@@ -72,7 +72,7 @@ def refuse_empty(rows: Sequence[TurnRow], folder: Path, manifest: Mapping[str, A
     """Raises ConfigError if the run has no rows, with what to do instead."""
     if rows:
         return
-    if (folder / "throughput.jsonl").is_file():
+    if (folder / ROWS).is_file():
         raise ConfigError(
             f"{folder} holds passes over many rows at once, not turns; its table: agentbench-spec reproduce table4"
         )

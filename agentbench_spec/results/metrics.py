@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -89,19 +89,26 @@ def clipped_lengths(matched_lengths: Sequence[int], emitted: int) -> list[int]:
 
 
 def one_condition(rows: Iterable[TurnRow]) -> None:
-    """Raises MeasurementError naming the fields if the rows were measured under different conditions.
-
-    The conditions are `CONDITIONS`, and k: for each drafter, and of our own engine for all that propose anything (each
-    server has the k it was started with).
-    """
-    rows = list(rows)
-    mixed = {name: {getattr(row, name) for row in rows} for name in CONDITIONS}
-    mixed["k"] = {row.k for row in rows if row.backend == "engine" and row.drafter != BASELINE}
-    for drafter, own in by_drafter(rows).items():
-        mixed[f"k of {drafter}"] = {row.k for row in own}
-    named = [f"{name}: {', '.join(sorted(map(str, v)))}" for name, v in mixed.items() if len(v) > 1]
+    """Raises MeasurementError naming the fields if the rows were measured under different conditions."""
+    found: dict[str, set[Any]] = {}
+    for row in rows:
+        for name, value in conditions_of(row):
+            found.setdefault(name, set()).add(value)
+    named = [f"{name}: {', '.join(sorted(map(str, v)))}" for name, v in found.items() if len(v) > 1]
     if named:
         raise MeasurementError(f"rows of different conditions cannot be compared ({'; '.join(named)})")
+
+
+def conditions_of(row: TurnRow) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything that must be one among rows that are compared.
+
+    `CONDITIONS`, and k: for each drafter, and of our own engine for all that propose anything (each server has the k
+    it was started with).
+    """
+    yield from ((name, getattr(row, name)) for name in CONDITIONS)
+    yield f"k of {row.drafter}", row.k
+    if row.drafter != BASELINE and row.backend == "engine":
+        yield "k", row.k
 
 
 def by_drafter(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:

@@ -10,14 +10,11 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from agentbench_spec.engine.batching import Pass
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.metrics import is_degenerate
 from agentbench_spec.results.rows import SCHEMA, refuse_newer
 from agentbench_spec.writing import write_bytes
 
 ROWS = "throughput.jsonl"
-_WINDOWS = 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,37 +84,6 @@ CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswit
     "contended",
 }
 """Columns that differ between two runs of the same settings on our own engine; all others are reproducible."""
-
-
-def fill(row: ThroughputRow, done: Pass) -> None:
-    """Enter a finished pass into its row."""
-    turns = [served.turn for served in done.served]
-    prefills = [served.prefill for served in done.served]
-    row.turns, row.left_out = len(turns), done.left_out
-    row.degenerate_turns = sum(is_degenerate(turn.output) for turn in turns)
-    row.output_tokens = sum(len(turn.output) for turn in turns)
-    row.emitted, row.steps, row.decode_s = done.emitted, len(done.steps), done.decode_s
-    row.emitted_raw = sum(each.matched + 1 for turn in turns for each in turn.rounds)
-    row.rounds = sum(len(turn.rounds) for turn in turns)
-    row.busy_rows = sum(busy for _, _, busy in done.steps) / len(done.steps) if done.steps else None
-    row.prefill_s = sum(prefill.prefill_s for prefill in prefills)
-    row.draft_ingest_s = sum(sum(prefill.ingest_s.values()) for prefill in prefills)
-    row.windows = _windows(done)
-    for served in done.served:
-        emitted, raw, rounds = row.rollouts.get(served.request.rollout, (0, 0, 0))
-        own = served.turn.rounds
-        row.rollouts[served.request.rollout] = (
-            emitted + sum(each.emitted for each in own),
-            raw + sum(each.matched + 1 for each in own),
-            rounds + len(own),
-        )
-        row.outputs[served.request.id] = served.digest
-
-
-def _windows(done: Pass) -> list[tuple[int, float]]:
-    ends = [len(done.steps) * (i + 1) // _WINDOWS for i in range(_WINDOWS)]
-    parts = [done.steps[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return [(sum(tokens for _, tokens, _ in own), sum(s for s, _, _ in own)) for own in parts if own]
 
 
 def identical_to(row: ThroughputRow, plain: Mapping[str, str]) -> tuple[int, int]:

@@ -9,14 +9,14 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.batching import Request, Server, free_memory_bytes, row_bytes, rows_that_fit
+from agentbench_spec.engine.batching import Pass, Request, Server, free_memory_bytes, row_bytes, rows_that_fit
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, caught
 from agentbench_spec.results.folder import MANIFEST, now, read_manifest
-from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.metrics import BASELINE, is_degenerate
 from agentbench_spec.results.provenance import make_manifest, write_json_atomic
-from agentbench_spec.results.throughput_rows import ThroughputRow, append_row, by_pass, drop_torn_line, fill, read_rows
+from agentbench_spec.results.throughput_rows import ThroughputRow, append_row, by_pass, drop_torn_line, read_rows
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.card import measure_card
@@ -88,7 +88,7 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
         with OtherWork() as other:
             done = server.serve(bench.conversations[:requests])
         row.other_cores, row.contended = other.cores, doubtful(other.cores, bench.target.info.device)
-        fill(row, done)
+        _enter(row, done)
     except (Exception, SystemExit) as error:
         if row.drafter == BASELINE:
             raise
@@ -207,3 +207,37 @@ def _work(
     if not any(work):
         raise ConfigError(f"none of the {len(rollouts)} rollouts has a turn to serve{f': {bad[-1]}' if bad else ''}")
     return work, [f"{len(bad)} rollouts end before a turn that does not render, such as: {bad[0]}"] if bad else []
+
+
+def _enter(row: ThroughputRow, done: Pass) -> None:
+    """Enter a finished pass into its row."""
+    turns = [served.turn for served in done.served]
+    prefills = [served.prefill for served in done.served]
+    row.turns, row.left_out = len(turns), done.left_out
+    row.degenerate_turns = sum(is_degenerate(turn.output) for turn in turns)
+    row.output_tokens = sum(len(turn.output) for turn in turns)
+    row.emitted, row.steps, row.decode_s = done.emitted, len(done.steps), done.decode_s
+    row.emitted_raw = sum(each.matched + 1 for turn in turns for each in turn.rounds)
+    row.rounds = sum(len(turn.rounds) for turn in turns)
+    row.busy_rows = sum(busy for _, _, busy in done.steps) / len(done.steps) if done.steps else None
+    row.prefill_s = sum(prefill.prefill_s for prefill in prefills)
+    row.draft_ingest_s = sum(sum(prefill.ingest_s.values()) for prefill in prefills)
+    row.windows = _windows(done)
+    for served in done.served:
+        emitted, raw, rounds = row.rollouts.get(served.request.rollout, (0, 0, 0))
+        own = served.turn.rounds
+        row.rollouts[served.request.rollout] = (
+            emitted + sum(each.emitted for each in own),
+            raw + sum(each.matched + 1 for each in own),
+            rounds + len(own),
+        )
+        row.outputs[served.request.id] = served.digest
+
+
+def _windows(done: Pass) -> list[tuple[int, float]]:
+    ends = [len(done.steps) * (i + 1) // _WINDOWS for i in range(_WINDOWS)]
+    parts = [done.steps[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [(sum(tokens for _, tokens, _ in own), sum(s for s, _, _ in own)) for own in parts if own]
+
+
+_WINDOWS = 20

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import distributed
 
-from agentbench_spec import plugins
 from agentbench_spec.engine import loading
 from agentbench_spec.engine.loading import LoadedModel, resolve_device
 from agentbench_spec.engine.target import Target
@@ -28,6 +27,7 @@ from agentbench_spec.train.parallel import World, joined_world
 from agentbench_spec.train.regenerate import regenerate
 from agentbench_spec.train.step import Step
 from agentbench_spec.train.texts import Text, read_texts, token_counts
+from agentbench_spec.train.trainees import load_trainee
 from agentbench_spec.train.trainer import Data, Trainer
 
 __all__ = ["train"]
@@ -104,7 +104,7 @@ def _prepare(config: TrainConfig, folder: Path, world: World, say: Callable[[str
     generator = torch.Generator().manual_seed(config.seed)
     weights = loaded.model.model.state_dict()
     setting = Setting(loaded.target.info, counts, generator, target_weights=weights)
-    trainee = plugins.load_trainee(config.drafter, setting, **config.options)
+    trainee = load_trainee(config.drafter, setting, **config.options)
     texts = _usable(loaded.texts, trainee, config)
     if not texts:
         raise ConfigError(f"{config.data}: no text has enough supervised tokens for a block of {trainee.k}")

@@ -10,8 +10,8 @@ import trainkit as kit
 
 from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.plugins import load_trainee
 from agentbench_spec.train.interface import Setting, Trainee
+from agentbench_spec.train.trainees import load_trainee
 
 
 @pytest.fixture(scope="module")

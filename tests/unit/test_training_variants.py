@@ -15,12 +15,13 @@ from runkit import call
 
 from agentbench_spec.cli import app
 from agentbench_spec.config import load_config, parse_options
-from agentbench_spec.plugins import available, load_drafter, load_trainee
+from agentbench_spec.plugins import available, load_drafter
 from agentbench_spec.runs.setup import drafter_makers
 from agentbench_spec.runs.trained_variants import VARIANTS, needs_training
 from agentbench_spec.testing import toy_target
 from agentbench_spec.train.interface import Setting
 from agentbench_spec.train.options import train_config
+from agentbench_spec.train.trainees import load_trainee
 
 TABLES = sorted(VARIANTS)
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.engine.target import Target
-from agentbench_spec.plugins import load_trainee
 from agentbench_spec.testing import greedy_text, toy_target
 from agentbench_spec.train.features import Extractor, Online
 from agentbench_spec.train.interface import Setting, Trainee
 from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.step import Step
 from agentbench_spec.train.texts import Text, token_counts
+from agentbench_spec.train.trainees import load_trainee
 from agentbench_spec.train.trainer import Data
 
 VOCAB = 64
