@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agentbench_spec.results.provenance import host_facts, write_json_atomic
+from agentbench_spec.engine.machine import host_facts
+from agentbench_spec.results.provenance import write_json_atomic
 
 log = logging.getLogger(__name__)
 

@@ -106,9 +106,9 @@ def conditions_of(row: TurnRow) -> Iterator[tuple[str, Any]]:
     it was started with).
     """
     yield from ((name, getattr(row, name)) for name in CONDITIONS)
-    yield f"k of {row.drafter}", row.k
     if row.drafter != BASELINE and row.backend == "engine":
         yield "k", row.k
+    yield f"k of {row.drafter}", row.k
 
 
 def by_drafter(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from agentbench_spec.engine.machine import measure_bandwidth_bytes_per_s
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import phase_cost_s
 from agentbench_spec.results.metrics import BASELINE
-from agentbench_spec.results.provenance import measure_bandwidth_bytes_per_s
 from agentbench_spec.results.rows import TurnRow
 
 

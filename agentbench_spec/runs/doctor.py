@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agentbench_spec.engine import embedded
-from agentbench_spec.results.provenance import PACKAGES, host_facts, measure_bandwidth_bytes_per_s, package_versions
+from agentbench_spec.engine.machine import host_facts, measure_bandwidth_bytes_per_s
+from agentbench_spec.results.provenance import PACKAGES, package_versions
 
 _OPTIONAL = {
     "gguf": "pip install 'agentbench-spec[demo]'",

@@ -10,16 +10,18 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Stopwatch, resolve_mode
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import RunWriter, read_run, refuse_early
+from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary
+from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.card import Card, measure_card
@@ -112,6 +114,7 @@ def run(
     for line in card.lines(()):
         tell(line)
     manifest = make_manifest(
+        host=host_facts(),
         settings=settings,
         model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
         data=source.facts,

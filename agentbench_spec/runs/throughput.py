@@ -10,6 +10,7 @@ from typing import Any
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.batching import Pass, Request, Server, free_memory_bytes, row_bytes, rows_that_fit
+from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, caught
@@ -51,7 +52,7 @@ def run_throughput(
     for note in bench.notes:
         tell(note)
     model = {**bench.setup.loaded.provenance, "drafters": {name: each.version for name, each in tried.items()}}
-    manifest = make_manifest(settings=settings_of(config, plan), model=model, data=source.facts)
+    manifest = make_manifest(host=host_facts(), settings=settings_of(config, plan), model=model, data=source.facts)
     card = measure_card(bench.target).as_dict()
     _begin(folder, {"schema": 1, **manifest, "card": card, "kernels": bench.setup.kernels, "notes": bench.notes})
     done = by_pass(read_rows(folder))

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, first_difference
 from agentbench_spec.results.costs import turn_speedup, turn_speedup_e2e
-from agentbench_spec.results.folder import RunWriter
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import write_json_atomic
 from agentbench_spec.results.rows import Divergence, TurnRow
+from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.runs.replay import Renders
 

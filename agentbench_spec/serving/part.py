@@ -15,9 +15,10 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import MANIFEST, ROLLOUTS, RunWriter, read_manifest, read_run
+from agentbench_spec.results.folder import MANIFEST, ROLLOUTS, read_manifest, read_run
 from agentbench_spec.results.provenance import settings_digest
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.serving import kvcost

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_spec.config import RunConfig
+from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import RunWriter, read_run, refuse_early
+from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest, write_json_atomic
 from agentbench_spec.results.summary import Summary
+from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.runs.execute import Finished
 from agentbench_spec.runs.setup import Tell
 from agentbench_spec.runs.source import Source, read_source
@@ -122,6 +124,7 @@ def prepare(
     source = read_source(config, tell=tell)
     settings, reach = settings_of(config)
     manifest = make_manifest(
+        host=host_facts(),
         settings=settings,
         model={"target": settings["target"].get("source")},
         data=source.facts,

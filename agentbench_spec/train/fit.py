@@ -14,6 +14,7 @@ from torch import distributed
 
 from agentbench_spec.engine import loading
 from agentbench_spec.engine.loading import LoadedModel, resolve_device
+from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import file_sha256
@@ -184,7 +185,10 @@ def _check_manifest(config: TrainConfig, trainer: Trainer, folder: Path, world: 
         "supervised_tokens": sum(text.supervised_tokens for text in trainer.data.texts),
     }
     model = {"target": config.target, "parameters": sum(p.numel() for p in trainer.trainee.parameters())}
-    manifest = make_manifest(settings=settings, model=model, data=data) | {"phases": phases, "processes": world.size}
+    manifest = make_manifest(host=host_facts(), settings=settings, model=model, data=data) | {
+        "phases": phases,
+        "processes": world.size,
+    }
     if world.first:
         write_json_atomic(path, manifest)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rowkit import make_row
 
-from agentbench_spec.results.folder import RunWriter
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.writer import RunWriter
 
 
 def timed(

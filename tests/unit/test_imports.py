@@ -31,7 +31,8 @@ class Import:
     """One imported thing: `name` is "module" or "module.attribute", whichever the statement says."""
 
     name: str
-    at_module_level: bool
+    for_types: bool
+    """Under `if TYPE_CHECKING`: never runs."""
 
     def inside(self, package: str) -> bool:
         return f"{self.name}.".startswith(f"{package}.")
@@ -64,16 +65,16 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(module: str, source: str) -> Iterator[Import]:
-    """Every import in `source`, wherever it stands; those that run when the module is imported are marked."""
-    stack: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    """Every import in `source`, wherever it stands; those for types alone are marked."""
+    stack: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
     while stack:
-        node, runs = stack.pop()
+        node, for_types = stack.pop()
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, runs) for alias in node.names)
+            yield from (Import(alias.name, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = absolute(module, node)
-            yield from (Import(f"{base}.{alias.name}", runs) for alias in node.names)
-        inner = runs and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_type_checking(node)
+            yield from (Import(f"{base}.{alias.name}", for_types) for alias in node.names)
+        inner = for_types or is_type_checking(node)
         stack += [(child, inner) for child in ast.iter_child_nodes(node)]
 
 
@@ -155,8 +156,58 @@ def something_imports_cli(sources: Sources) -> list[str]:
     ]
 
 
+MAY_IMPORT: dict[str, str] = {
+    "data": "",
+    "errors": "",
+    "messages": "",
+    "config": "errors",
+    "writing": "errors",
+    "jsonl": "errors writing",
+    "drafting": "errors",
+    "rollout": "errors jsonl messages",
+    "plugins": "errors drafting rollout",
+    "results": "errors writing",
+    "rollouts": "errors writing jsonl messages rollout",
+    "engine": "errors writing drafting rollout rollouts results",
+    "testing": "errors drafting engine",
+    "conformance": "errors drafting plugins rollouts engine testing",
+    "train": "errors writing jsonl drafting rollout plugins rollouts results engine",
+    "runs": "errors writing config drafting rollout plugins rollouts results engine",
+    "report": "errors writing results runs.card",
+    "serving": "errors writing config rollout rollouts results engine runs",
+    "reproduce": "errors writing config results runs serving report",
+    "cli": "*",
+    "api": "*",
+    "__main__": "cli",
+}
+"""Package or door of the core -> what it may import of the core besides itself, lazily or not; "*": everything.
+
+Read from the top: a line names only what stands above it, so no ring of packages can be written down here.
+"""
+
+
+def packages_point_one_way(sources: Sources) -> list[str]:
+    """Imports between the packages of the core that the table does not allow; those for types count, too."""
+    found = []
+    for module in sorted(m for m in sources if m.startswith(f"{CORE}.")):
+        package = module.split(".")[1]
+        if package not in MAY_IMPORT:
+            found.append(f"{module} stands in no line of MAY_IMPORT")
+            continue
+        allowed = [f"{CORE}.{name}" for name in (package, *MAY_IMPORT[package].split())]
+        if MAY_IMPORT[package] != "*":
+            found += offences(
+                {module: sources[module]}, module, lambda f, a=allowed: not core(f) or any(map(f.inside, a))
+            )  # type: ignore[misc]
+    return found
+
+
+def core(found: Import) -> bool:
+    return found.inside(CORE) and found.name not in (CORE, f"{CORE}.data")
+
+
 def cycles(sources: Sources) -> list[str]:
-    """A cycle among the modules of the core, by the imports that run when a module is imported."""
+    """A cycle among the modules of the core; imports inside functions count, those for types alone do not."""
     graph = {
         module: {
             target for found in imports(module, source) if (target := imported(found, sources)) not in (None, module)
@@ -172,8 +223,8 @@ def cycles(sources: Sources) -> list[str]:
 
 
 def imported(found: Import, sources: Sources) -> str | None:
-    """The module of `sources` that `found` loads, if it does so at once: "a.b.c" may be the name c in module a.b."""
-    if not found.at_module_level:
+    """The module of `sources` that `found` loads when it runs: "a.b.c" may be the name c in module a.b."""
+    if found.for_types:
         return None
     if found.name in sources:
         return found.name
@@ -189,6 +240,7 @@ RULES = [
     engine_sees_drafters,
     drafter_interface_sees_engine,
     something_imports_cli,
+    packages_point_one_way,
     cycles,
 ]
 
@@ -233,9 +285,25 @@ def test_house_keeps(rule: Callable[[Sources], list[str]]) -> None:
         (drafter_interface_sees_engine, {"agentbench_spec.train.interface": "from agentbench_spec.train import step"}),
         (something_imports_cli, {"agentbench_spec.report.page": "from agentbench_spec import cli"}),
         (something_imports_cli, {"agentbench_spec_drafters.new": "from agentbench_spec.cli import app"}),
+        (packages_point_one_way, {"agentbench_spec.results.tables": "import agentbench_spec.engine.target"}),
+        (packages_point_one_way, {"agentbench_spec.results.rows": "from agentbench_spec.jsonl import BadLine"}),
+        (
+            packages_point_one_way,
+            {"agentbench_spec.engine.loop": "def f():\n    from agentbench_spec.runs.setup import Tell"},
+        ),
+        (packages_point_one_way, {"agentbench_spec.report.page": "from agentbench_spec.runs.execute import run"}),
+        (packages_point_one_way, {"agentbench_spec.plugins": "from agentbench_spec.train.interface import Trainee"}),
+        (packages_point_one_way, {"agentbench_spec.lounge.sofa": "import torch"}),
         (
             cycles,
             {"agentbench_spec.a": "from agentbench_spec import b", "agentbench_spec.b": "import agentbench_spec.a"},
+        ),
+        (
+            cycles,
+            {
+                "agentbench_spec.a": "import agentbench_spec.b",
+                "agentbench_spec.b": "def f():\n    import agentbench_spec.a",
+            },
         ),
         (
             cycles,
@@ -261,13 +329,9 @@ def test_planted_offence_is_caught(rule: Callable[[Sources], list[str]], planted
             {"agentbench_spec_drafters.new": "import torch\nfrom agentbench_spec.drafting import Span"},
         ),
         (something_imports_cli, {"agentbench_spec.__main__": "from agentbench_spec.cli import app"}),
-        (
-            cycles,
-            {
-                "agentbench_spec.a": "import agentbench_spec.b",
-                "agentbench_spec.b": "def f():\n    import agentbench_spec.a",
-            },
-        ),
+        (packages_point_one_way, {"agentbench_spec.report.page": "from agentbench_spec.runs.card import card_lines"}),
+        (packages_point_one_way, {"agentbench_spec.runs.replay": "from agentbench_spec.engine import loop"}),
+        (packages_point_one_way, {"agentbench_spec.cli.run": "from agentbench_spec.serving import sglang"}),
         (
             cycles,
             {
@@ -291,6 +355,21 @@ def loaded_by(statement: str) -> set[str]:
     """Names of the modules that are loaded after `statement` in a fresh interpreter."""
     code = f"import sys\n{statement}\nprint(*sys.modules)"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_the_table_of_packages_is_read_from_the_top() -> None:
+    """Fails if a line names what stands below it: two such lines could allow a ring."""
+    names = list(MAY_IMPORT)
+    for name, allowed in MAY_IMPORT.items():
+        above = names[: names.index(name)]
+        assert allowed == "*" or {one.split(".")[0] for one in allowed.split()} <= set(above), name
+
+
+def test_rows_are_read_without_torch() -> None:
+    """Fails if a notebook or a third party that reads rows, and nothing else, has to wait for torch."""
+    modules = sorted(m for m in house() if m.startswith(f"{CORE}.results"))
+    assert len(modules) > 10
+    assert not {"torch", "transformers"} & loaded_by("\n".join(f"import {module}" for module in modules))
 
 
 @pytest.mark.parametrize("module", ["agentbench_spec", "agentbench_spec.plugins", "agentbench_spec.errors"])

@@ -13,7 +13,8 @@ import transformers
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from agentbench_spec.engine.loading import _cannot_load, load, refuse_unsupported
+from agentbench_spec.engine.loading import _cannot_load, load
+from agentbench_spec.engine.unsupported import refuse_unsupported
 from agentbench_spec.errors import ConfigError
 
 TINY = {

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from agentbench_spec.engine.machine import host_facts, measure_bandwidth_bytes_per_s
 from agentbench_spec.results.provenance import (
     differing_keys,
     git_state,
-    host_facts,
     make_manifest,
-    measure_bandwidth_bytes_per_s,
     package_versions,
     settings_digest,
     write_json_atomic,
@@ -22,7 +21,13 @@ from agentbench_spec.results.provenance import (
 
 def test_manifest_is_json_and_names_what_ran() -> None:
     """Fails if a manifest cannot be written, or leaves out what a reader needs to repeat the run."""
-    manifest = make_manifest(settings={"k": 7}, model={"target": "toy"}, data={"toy": "ab"}, argv=["run", "--k", "7"])
+    manifest = make_manifest(
+        host=host_facts(),
+        settings={"k": 7},
+        model={"target": "toy"},
+        data={"toy": "ab"},
+        argv=["run", "--k", "7"],
+    )
     read = json.loads(json.dumps(manifest, allow_nan=False))
     assert read["argv"] == ["run", "--k", "7"]
     assert read["packages"]["torch"] == package_versions(["torch"])["torch"]
@@ -32,10 +37,10 @@ def test_manifest_is_json_and_names_what_ran() -> None:
 
 def test_digest_sees_values_and_not_key_order() -> None:
     """Fails if a resumed run is refused for the order of its keys, or accepted with another model or other data."""
-    base = make_manifest(settings={"a": 1, "b": 2}, model={"m": 1}, data={"d": 1}, argv=[])
-    same = make_manifest(settings={"b": 2, "a": 1}, model={"m": 1}, data={"d": 1}, argv=["other"])
-    other_model = make_manifest(settings={"a": 1, "b": 2}, model={"m": 2}, data={"d": 1}, argv=[])
-    other_data = make_manifest(settings={"a": 1, "b": 2}, model={"m": 1}, data={"d": 2}, argv=[])
+    base = make_manifest(host={}, settings={"a": 1, "b": 2}, model={"m": 1}, data={"d": 1}, argv=[])
+    same = make_manifest(host={}, settings={"b": 2, "a": 1}, model={"m": 1}, data={"d": 1}, argv=["other"])
+    other_model = make_manifest(host={}, settings={"a": 1, "b": 2}, model={"m": 2}, data={"d": 1}, argv=[])
+    other_data = make_manifest(host={}, settings={"a": 1, "b": 2}, model={"m": 1}, data={"d": 2}, argv=[])
     assert base["settings_digest"] == same["settings_digest"]
     assert len({m["settings_digest"] for m in (base, other_model, other_data)}) == 3
     with pytest.raises(ValueError, match="JSON compliant"):

@@ -16,12 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from rowkit import make_row
 
+from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.results.folder import RunWriter, read_manifest, read_rounds, read_run
+from agentbench_spec.results.folder import read_manifest, read_rounds, read_run
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.provenance import make_manifest
 from agentbench_spec.results.rows import CLOCK_FIELDS, COLUMNS, SCHEMA, RoundRow, TurnRow, row_line, rows_frame
 from agentbench_spec.results.summary import summary_dict
+from agentbench_spec.results.writer import RunWriter
 
 ROLLOUTS, TURNS, DRAFTERS = 4, 3, ("none", "ngram")
 
@@ -29,7 +31,7 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from test_rows import replay, toy_manifest
-from agentbench_spec.results.folder import RunWriter
+from agentbench_spec.results.writer import RunWriter
 folder, how, tear, pause_s = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 writer = getattr(RunWriter, how)(folder, toy_manifest())
 replay(writer, tear=tear, pause_s=pause_s)
@@ -39,7 +41,9 @@ writer.finish()
 
 def toy_manifest(**settings: Any) -> dict[str, Any]:
     """A manifest with made-up settings."""
-    return make_manifest(settings={"k": 7, "seed": 0} | settings, model={"target": "toy"}, data={"toy": "0"}, argv=[])
+    return make_manifest(
+        host=host_facts(), settings={"k": 7, "seed": 0} | settings, model={"target": "toy"}, data={"toy": "0"}, argv=[]
+    )
 
 
 def toy_turn(rollout: str, turn: int) -> list[TurnRow]:

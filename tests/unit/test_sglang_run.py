@@ -13,8 +13,8 @@ from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
 
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.results.folder import RunWriter
 from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.serving.part import is_finished
 from agentbench_spec.serving.sglang import run_served
 

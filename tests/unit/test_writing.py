@@ -16,8 +16,8 @@ import pytest
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import write_json_lines
-from agentbench_spec.results.folder import RunWriter
 from agentbench_spec.results.provenance import write_json_atomic
+from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.writing import is_special, output_file, write_bytes
 from tests.unit.rowkit import make_row
 

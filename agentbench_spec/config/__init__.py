@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from agentbench_spec.config.assignments import assign, key_parts, merge, parse_options, read_toml, split_assignment
 from agentbench_spec.errors import ConfigError
 
+__all__ = [
+    "DecodeConfig",
+    "MeasureConfig",
+    "ReplayConfig",
+    "RopeScaling",
+    "RunConfig",
+    "SGLangConfig",
+    "TargetConfig",
+    "WorkloadConfig",
+    "load_config",
+    "parse_options",
+]
+
 _DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_KEY = re.compile(r"""(?P<key>(?:"[^"]*"|'[^']*'|[^="'])+)=(?P<value>.*)""", re.DOTALL)
-_KEY_PART = re.compile(r""""([^"]*)"|'([^']*)'|([^."']+)""")
 
 
 class _Section(BaseModel):
@@ -206,13 +216,13 @@ def load_config(
     ConfigError naming the source and the key that is wrong.
     """
     tree: dict[str, Any] = json.loads(json.dumps(dict(base or {})))
-    _merge(tree, _read_toml(file) if file else {})
+    merge(tree, read_toml(file) if file else {})
     for text in assignments:
-        key, value = _split_assignment(text)
-        _assign(tree, _parts(key), value)
+        key, value = split_assignment(text)
+        assign(tree, key_parts(key), value)
     for name, value in (flags or {}).items():
         if value is not None:
-            _assign(tree, name.split("."), value)
+            assign(tree, name.split("."), value)
     try:
         config = RunConfig.model_validate(tree)
         json.dumps(config.model_dump(), allow_nan=False)  # the manifest has to hold it
@@ -221,64 +231,6 @@ def load_config(
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a setting cannot be stored in a manifest: {error}; use text and finite numbers") from None
     return config
-
-
-def parse_options(assignments: Iterable[str]) -> dict[str, Any]:
-    """The dict that "key=value" texts spell; values are TOML where they parse as it, else text.
-
-    Raises ConfigError for a text without "=".
-    """
-    return {key.strip("\"'"): value for key, value in map(_split_assignment, assignments)}
-
-
-def _split_assignment(text: str) -> tuple[str, Any]:
-    found = _KEY.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"--set {text!r}: write it as key=value, such as decode.k=4")
-    return found["key"].strip(), _literal(found["value"])
-
-
-def _parts(key: str) -> list[str]:
-    """The sections of a dotted key; a part that holds dots is quoted: drafter_options."my.module:make".n"""
-    parts = [next(part for part in found if part) for found in _KEY_PART.findall(key) if any(found)]
-    if not parts or _KEY_PART.sub("", key).strip() != "." * (len(parts) - 1):
-        raise ConfigError(f"--set {key}: not a dotted key such as decode.k")
-    return parts
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
-
-
-def _literal(text: str) -> Any:
-    """A TOML value where the text is one, else the text itself: 4, true, [1, 2], "quoted", or bare words."""
-    try:
-        values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return values["value"] if len(values) == 1 else text
-
-
-def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
-        else:
-            tree[key] = value
-
-
-def _assign(tree: dict[str, Any], parts: list[str], value: Any) -> None:
-    *path, leaf = parts
-    for part in path:
-        tree = tree.setdefault(part, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"{'.'.join(parts)}: {part!r} is a value, not a section")
-    tree[leaf] = value
 
 
 _WAY_OUT = {
