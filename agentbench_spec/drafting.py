@@ -155,6 +155,8 @@ class Drafter:
     spec: DrafterSpec
     sampler: DraftSampler
     """Set by the engine before `propose`. Drafters that ignore it propose point masses, which is always exact."""
+    notes: Sequence[str] = ()
+    """What was guessed where a checkpoint leaves it open, in words, complete once open; runs and manifests say it."""
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         """Allocate state for `rows` sequences of at most `capacity` tokens.

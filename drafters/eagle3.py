@@ -27,10 +27,13 @@ class Eagle3Drafter(ChainDrafter):
     ) -> None:
         super().__init__(spec, stop_ids=stop_ids, window=window)
         self._checkpoint, self._config = checkpoint, config
+        self.notes = config.notes
 
     def load(self, target: TargetInfo) -> eagle3.Eagle3Net:
         """The head, checked against `target`. Raises ConfigError if they do not belong together."""
-        return eagle3.load(self._checkpoint, self._config, target)
+        net = eagle3.load(self._checkpoint, self._config, target)
+        self.notes = net.notes
+        return net
 
 
 def make(

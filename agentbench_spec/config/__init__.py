@@ -110,6 +110,11 @@ class DecodeConfig(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     """1: all tokens."""
 
+    @property
+    def greedy(self) -> bool:
+        """True if the likeliest token is always taken."""
+        return self.temperature == 0 or self.top_k == 1
+
 
 class ReplayConfig(_Section):
     """How a rollout is walked."""

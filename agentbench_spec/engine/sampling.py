@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the target chooses a token; temperature 0 is greedy and ignores the rest."""
+    """How the target chooses a token; temperature 0, or one token to choose from, is greedy and ignores the rest."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -22,8 +22,8 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True at temperature 0."""
-        return self.temperature == 0
+        """True if the likeliest token is always taken."""
+        return self.temperature == 0 or self.top_k == 1
 
 
 GREEDY = Sampling()
@@ -87,7 +87,7 @@ class RowSampler:
 
     @property
     def greedy(self) -> bool:
-        """True at temperature 0."""
+        """True if the likeliest token is always taken."""
         return self.sampling.greedy
 
     def uniform(self, n: int) -> Tensor:

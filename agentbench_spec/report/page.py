@@ -223,7 +223,7 @@ def _conditions(manifest: Mapping[str, Any], rows: Sequence[TurnRow]) -> Iterabl
     yield "Turns", f"{len({(r.workload, r.rollout, r.turn) for r in rows}):,}"
     yield "Drafts asked for (k)", ", ".join(str(k) for k in sorted({r.k for r in rows if r.k})) or NOTHING
     yield "Output cap", _tokens((settings.get("decode") or {}).get("max_new_tokens"))
-    yield "Temperature", f"{row.temperature:g}" + ("" if row.temperature else " (greedy)")
+    yield "Temperature", f"{row.temperature:g}" + (" (greedy)" if row.greedy else "")
     yield "Sampler cuts", ", ".join(f"{n} {v}" for n in ("top_k", "top_p") if (v := getattr(row, n))) or "none"
     yield "Decoding", row.decode_mode
     yield "History", row.history_mode

@@ -232,7 +232,7 @@ def _speedup_parts(rows: Mapping[_Key, TurnRow], key: _Key) -> tuple[float, ...]
 
 
 def _exact(rows: Mapping[_Key, TurnRow], keys: Sequence[_Key]) -> bool:
-    return all(rows[key].temperature == 0 or rows[key].decode_mode == "forced" for key in keys)
+    return all(rows[key].greedy or rows[key].decode_mode == "forced" for key in keys)
 
 
 def bucket_of(context_tokens: int | None) -> str:

@@ -176,6 +176,11 @@ class TurnRow:
     retractions: int | None = None
     """Times the server threw the request out of its batch and began it again."""
 
+    @property
+    def greedy(self) -> bool:
+        """True if the target's likeliest token was always taken."""
+        return self.temperature == 0 or self.top_k == 1
+
 
 @dataclass(slots=True, kw_only=True)
 class RoundRow:

@@ -120,7 +120,8 @@ def run(
         data=source.facts,
         argv=argv,
     )
-    manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": bench.warm_up(source.rollouts)}
+    warm_up_s = bench.warm_up(source.rollouts)
+    manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": warm_up_s, "notes": bench.notes}
     opened = RunWriter.resume if resume else RunWriter.create
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
@@ -145,6 +146,8 @@ class Bench:
     replayer: Replayer
     kernels: dict[str, Any]
     provenance: dict[str, Any]
+    notes: list[str]
+    """What was guessed or is not applied, in words."""
 
     @classmethod
     def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
@@ -165,6 +168,7 @@ class Bench:
             replayer=Replayer(target, drafters, setup.renderer, _conditions(setup, target), name),
             kernels=setup.kernels,
             provenance=setup.loaded.provenance,
+            notes=setup.notes,
         )
 
     def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:

@@ -16,10 +16,12 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, linear, loading
 from agentbench_spec.engine.rounds import Limits
+from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.runs.generation import sampling_notes
 
 Tell = Callable[[str], None]
 """Takes one line for the screen."""
@@ -55,6 +57,8 @@ class Setup:
     limits: Limits
     kernels: dict[str, Any]
     """Linear kernels in use, by network and weight shape; for the manifest."""
+    notes: list[str]
+    """What was guessed or is not applied, each once, in words; for the run and its manifest."""
 
     @classmethod
     def load(cls, config: RunConfig, tell: Tell = lambda line: None) -> Setup:
@@ -70,6 +74,7 @@ class Setup:
             revision=wanted.revision,
             rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
         )
+        sampling = Sampling(config.decode.temperature, config.decode.top_k, config.decode.top_p)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
         return cls(
             config=config,
@@ -77,6 +82,7 @@ class Setup:
             renderer=Renderer(loaded.tokenizer, config.replay.thinking, stop=stop),
             limits=Limits(config.decode.k, config.decode.max_new_tokens, frozenset(stop)),
             kernels={wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {},
+            notes=list(sampling_notes(loaded.model.generation_config, sampling)),
         )
 
     @property
@@ -128,6 +134,7 @@ class Setup:
             raise
         except (Exception, SystemExit) as error:
             raise ContractError(f"drafter {label!r}: open() failed: {cause_of(error)}") from error
+        self.notes.extend(said for note in drafter.notes if (said := f"{label}: {note}") not in self.notes)
         for network in drafter.networks() if self.config.target.fast_linears else ():
             self.kernels[label] = self.kernels.get(label, {}) | _accelerated(network)
         return drafter

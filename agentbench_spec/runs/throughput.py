@@ -44,7 +44,7 @@ def run_throughput(
 
     Raises ConfigError for settings that cannot be used, and if not even one row fits into memory.
     """
-    if config.decode.temperature or config.decode.mode != "generate" or config.replay.history != "recorded":
+    if not config.decode.greedy or config.decode.mode != "generate" or config.replay.history != "recorded":
         raise ConfigError("throughput is measured greedily, in mode generate, over recorded history: set them so")
     source = read_source(config, limit=plan.requests(max(plan.concurrency)), tell=tell)
     bench = _Bench.open(config, plan, source, tell)
@@ -120,7 +120,7 @@ class _Bench:
     free_bytes: int | None
     """Memory that was free before the first row; None: not known."""
     notes: list[str]
-    """What is not run, and why: rollouts that do not render, rows that do not fit into memory."""
+    """Those of the setup; what is not run, and why: rollouts that do not render, rows that do not fit into memory."""
 
     @classmethod
     def open(cls, config: RunConfig, plan: ThroughputPreset, source: Source, tell: Tell) -> _Bench:
@@ -136,7 +136,8 @@ class _Bench:
         if not fit:
             raise ConfigError(too_many[0] if too_many else "concurrency: name at least one")
         target = setup.engine(capacity, fit[-1])
-        return cls(setup, target, makers, source.name, work, fit, per_row, free, [*left_out, *too_many])
+        setup.notes.extend([*left_out, *too_many])
+        return cls(setup, target, makers, source.name, work, fit, per_row, free, setup.notes)
 
     def try_drafters(self) -> dict[str, _Tried]:
         """Open each drafter once, so that one that does not fit is refused before anything long."""

@@ -97,7 +97,7 @@ def _compare_outputs(rows: Sequence[TurnRow], baseline: Sequence[TurnRow], margi
     """Losslessness of greedy rows; with its own words as history, a rollout is compared up to its first difference."""
     left: set[str] = set()
     for row, plain in sorted(_same_turns(rows, baseline), key=lambda pair: (pair[0].rollout, pair[0].turn)):
-        if row.temperature or row.rollout in left or row.output_ids is None or plain.output_ids is None:
+        if not row.greedy or row.rollout in left or row.output_ids is None or plain.output_ids is None:
             continue
         at = _first_difference(row, plain)
         row.identical = at is None

@@ -142,7 +142,7 @@ def measure_part(
         if left:
             warm_up(config, rollouts, replayers, servers[0])
             _measure_window(config, left, replayers, writer)
-        judge = clients[0] if baseline is not None and config.decode.temperature == 0 else None
+        judge = clients[0] if baseline is not None and config.decode.greedy else None
         _, rows = read_run(folder)
         refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.sglang.min_tau)
         if judge is not None and baseline is not None and replayers[0].renderer is not None:

@@ -63,7 +63,7 @@ def refuse_server(
 
 def _refuse_temperature(server: Server, config: RunConfig) -> None:
     info = server.info
-    if config.decode.temperature == 0 or server.algorithm not in EAGLE_FAMILY:
+    if config.decode.greedy or server.algorithm not in EAGLE_FAMILY:
         return
     device, attention = str(info.get("device")), str(info.get("attention_backend"))
     rocm = attention in _ROCM_BACKENDS and not info.get("speculative_use_rejection_sampling")

@@ -223,6 +223,10 @@ def _is_tolerated(name: str, tolerated: Collection[str]) -> bool:
 
 
 def _check_tensor(name: str, tensor: Tensor, wanted: Tensor | None, where: str) -> None:
+    if wanted is None and name.endswith(".bias"):
+        raise ConfigError(
+            f"{where}: tensor {name!r}: biases are not implemented there, and left out they change drafts"
+        )
     if wanted is None:
         raise ConfigError(f"{where}: unknown tensor {name!r} {list(tensor.shape)}; the config and the weights disagree")
     if tensor.shape != wanted.shape:

@@ -39,6 +39,7 @@ class Eagle3Net(nn.Module):
 
     d2t: Tensor | None
     t2d: Tensor | None
+    notes: tuple[str, ...]
 
     def __init__(self, shape: Eagle3Shape, config: Eagle3Config) -> None:
         super().__init__()
@@ -67,7 +68,8 @@ class Eagle3Net(nn.Module):
         alias_frozen_copies(self, target)
         if self.embed_tokens is None:
             self.embed_tokens = target.embed_tokens
-        self.target_ids = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
+        self.target_ids, note = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
+        self.notes = (*self.config.notes, *([note] if note else []))
         self.d2t = self.t2d = None
         layer = self._layer
         attention = layer.self_attn
@@ -146,23 +148,45 @@ class Eagle3Net(nn.Module):
         return turned[:, : geometry.num_heads], turned[:, geometry.num_heads :], values
 
 
-def vocabulary_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, where: str) -> Tensor | None:
-    """Target id of each draft id [V_d] int64; None if they are the same ids.
+def vocabulary_map(
+    d2t: Tensor | None, t2d: Tensor | None, vocab_size: int, where: str
+) -> tuple[Tensor | None, str | None]:
+    """Target id of each draft id [V_d] int64, None if they are the same ids; and a note where the reading is open.
 
-    d2t [V_d] int64: offset, target id minus draft id; t2d [V] bool: ids the draft can say.
-    Raises ConfigError if the ids are not ascending ids of the target, or d2t and t2d disagree.
+    d2t [V_d] int64: offset, target id minus draft id, or the target id itself, in any order; t2d [V] bool: ids the
+    draft can say. Raises ConfigError if no reading gives each draft id a target id of its own, or t2d names others.
     """
     if d2t is None:
-        return None
+        return None, None
     own = torch.arange(len(d2t), device=d2t.device)
-    ids = own + d2t
-    if bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
-        raise ConfigError(f"{where}: d2t does not give strictly ascending ids below vocab_size {vocab_size}")
-    if t2d is not None and not torch.equal(t2d.nonzero()[:, 0], ids):
+    readings = [("offsets", own + d2t), ("target ids", d2t.to(torch.int64))]
+    possible = [(name, ids) for name, ids in readings if _one_to_one(ids, vocab_size)]
+    if not possible:
         raise ConfigError(
-            f"{where}: d2t names {len(ids)} draft ids and t2d {int(t2d.sum())} others; the file is damaged"
+            f"{where}: d2t gives the draft ids no target ids of their own below vocab_size {vocab_size}, read as "
+            "offsets or as the ids themselves; the file is damaged"
         )
-    return None if len(ids) == vocab_size else ids
+    if t2d is not None:
+        said = t2d.nonzero()[:, 0]
+        possible = [(name, ids) for name, ids in possible if torch.equal(ids.sort().values, said)]
+        if not possible:
+            raise ConfigError(
+                f"{where}: d2t names {len(d2t)} draft ids and t2d {len(said)} others; the file is damaged"
+            )
+    name, ids = possible[0]
+    note = None
+    if name == "target ids":
+        note = f"{where}: d2t holds target ids, not offsets" + (
+            "; t2d agrees" if t2d is not None else "; no t2d is there"
+        )
+    elif len(possible) > 1 and not torch.equal(ids, possible[1][1]):
+        note = f"{where}: d2t was read as offsets; it could be target ids too, and there is no t2d to tell them apart"
+    return (None if torch.equal(ids, torch.arange(vocab_size, device=ids.device)) else ids), note
+
+
+def _one_to_one(ids: Tensor, vocab_size: int) -> bool:
+    ascending = ids.sort().values
+    return bool((ascending.diff() > 0).all()) and int(ascending[0]) >= 0 and int(ascending[-1]) < vocab_size
 
 
 def build(checkpoint: Checkpoint, config: Eagle3Config) -> tuple[Callable[[], Eagle3Net], Eagle3Shape]:

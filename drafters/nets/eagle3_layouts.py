@@ -61,6 +61,8 @@ class Eagle3Config:
     """SpecForge's `norm_output`, default true: the final norm is applied before the head."""
     flags: Mapping[str, bool]
     """`norm_before_fc` and `fc_norm` as the config has them; the tensors must agree."""
+    notes: tuple[str, ...] = ()
+    """What the config leaves open, and what was taken in its place, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +97,22 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> 
         raise ConfigError(f"{where}: norm_before_fc and fc_norm are both true; a head has one of them at most")
     depth = _target_depth(config, layer, target_layers, where)
     norm_output = config.get("norm_output")
+    layers, guessed = _tapped_layers(config, layout, depth, where)
+    rope_theta, assumed = _rope_theta(layer, layout, where)
     return Eagle3Config(
         layout=layout,
         layer=layer,
         where=where,
-        target_layers=_tapped_layers(config, layout, depth, where),
+        target_layers=layers,
         num_target_layers=depth,
-        rope_theta=_rope_theta(layer, layout, where),
+        rope_theta=rope_theta,
         max_tokens=whole(config, "ttt_length", where) if layout == "deepspec" else None,
         max_positions=max_positions(layer, where),
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         feed_back_normed=layout == "speculators" and bool(norm_output),
         norm_logits=layout != "midlayer" or norm_output is not False,
         flags=flags,
+        notes=(*guessed, *assumed),
     )
 
 
@@ -141,27 +146,35 @@ def known_depth(config: Mapping[str, Any]) -> int | None:
     return _QWEN3_LAYERS.get(int(config.get("hidden_size") or 0))
 
 
-def _tapped_layers(config: Mapping[str, Any], layout: Layout, depth: int | None, where: str) -> tuple[int, ...]:
-    """The same three tensors under three numberings; see the table of spec section 1.1."""
+def _tapped_layers(
+    config: Mapping[str, Any], layout: Layout, depth: int | None, where: str
+) -> tuple[tuple[int, ...], list[str]]:
+    """The same three tensors under three numberings, see the table of spec section 1.1; and a note if none is there."""
     key = "eagle_aux_hidden_state_layer_ids"
     if layout == "deepspec":
-        return layer_ids(config, "target_layer_ids", where)
+        return layer_ids(config, "target_layer_ids", where), []
     nested = config.get("eagle_config") or {}
     if nested.get(key):
-        return layer_ids(nested, key, where)
+        return layer_ids(nested, key, where), []
     if config.get(key):
-        return tuple(layer - 1 for layer in layer_ids(config, key, where))
+        return tuple(layer - 1 for layer in layer_ids(config, key, where)), []
     if depth is None:
         raise ConfigError(f"{where}: no {key} and no depth of the target to derive it; pass target_layers=<number>")
-    return (1, depth // 2 - 1, depth - 4)
+    guess = (1, depth // 2 - 1, depth - 4)
+    note = (
+        f"{where} does not name the tapped layers; {', '.join(map(str, guess))} are guessed, the published default for "
+        f"a target of {depth} layers: a head trained on others drafts badly and without an error"
+    )
+    return guess, [note]
 
 
-def _rope_theta(layer: Mapping[str, Any], layout: Layout, where: str) -> float:
+def _rope_theta(layer: Mapping[str, Any], layout: Layout, where: str) -> tuple[float, list[str]]:
     places = (layer, layer.get("rope_parameters"), layer.get("rope_scaling"))
     absent = all(each.get("rope_theta") is None for each in places if isinstance(each, Mapping))
     if absent and layout != "deepspec":
-        return read_rope_theta({**layer, "rope_theta": DEFAULT_ROPE_THETA}, where)
-    return read_rope_theta(layer, where)
+        note = f"{where} has no rope_theta; {DEFAULT_ROPE_THETA:g} is taken, as the loaders of this layout do"
+        return read_rope_theta({**layer, "rope_theta": DEFAULT_ROPE_THETA}, where), [note]
+    return read_rope_theta(layer, where), []
 
 
 def rename(name: str) -> str | None:

@@ -80,6 +80,61 @@ def test_reduced_vocabulary_gives_probabilities_of_the_target_vocabulary(tmp_pat
     torch.testing.assert_close(proposal.probs[0, 0], first, atol=1e-4, rtol=1e-4)
 
 
+def _mapped(ids: Tensor, d2t: Tensor, *, t2d: bool) -> Tensors:
+    """The head over the target ids `ids`, with a d2t."""
+    tensors = write.reduced(sorted(ids.tolist()))
+    tensors |= {"lm_head.weight": write.HEAD["lm_head.weight"][ids].clone(), "d2t": d2t}
+    return tensors if t2d else {name: tensor for name, tensor in tensors.items() if name != "t2d"}
+
+
+IDS = torch.tensor(write.drafted_ids())
+MIXED = IDS[torch.randperm(len(IDS), generator=torch.Generator().manual_seed(0))]
+OWN = torch.arange(len(IDS))
+ALL = torch.arange(write.CONFIG["vocab_size"])
+MAPS: dict[str, tuple[Tensors, str | None]] = {
+    "offsets": (_mapped(IDS, IDS - OWN, t2d=True), None),
+    "offsets, no t2d": (_mapped(IDS, IDS - OWN, t2d=False), None),
+    "by frequency": (_mapped(MIXED, MIXED - OWN, t2d=True), None),
+    "by frequency, no t2d": (_mapped(MIXED, MIXED - OWN, t2d=False), None),
+    "target ids": (_mapped(IDS, IDS.clone(), t2d=True), "holds target ids, not offsets; t2d agrees"),
+    "target ids by frequency": (_mapped(MIXED, MIXED.clone(), t2d=True), "holds target ids, not offsets; t2d agrees"),
+    "target ids, no t2d": (_mapped(IDS, IDS.clone(), t2d=False), "holds target ids, not offsets; no t2d is there"),
+    "all target ids": ({**write.HEAD, "d2t": ALL}, "holds target ids, not offsets; no t2d is there"),
+    "all, turned round": (_mapped(ALL.flip(0), ALL.flip(0) - ALL, t2d=True), None),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_one_to_one_map_drafts_the_recorded_tokens(name: str, tmp_path: Path) -> None:
+    """Fails if a map in another order is refused, one over the whole vocabulary ignored, or a reading not said."""
+    tensors, note = MAPS[name]
+    drafter = make(write.write_speculators(tmp_path / "head", tensors))
+    kit.opened(drafter)
+    for round_ in kit.recorded_rounds("c04"):
+        drafter.observe(round_.span)
+        assert drafter.propose(round_.anchor, round_.position, len(round_.drafted)).ids[0].tolist() == round_.drafted
+    assert [said.partition("d2t ")[2] for said in drafter.notes] == ([note] if note else [])
+
+
+def test_a_map_that_may_be_read_two_ways_is_noted(tmp_path: Path) -> None:
+    """Fails if offsets are taken without a word where small target ids without t2d would pass for them."""
+    small = IDS[IDS + len(IDS) < write.CONFIG["vocab_size"]]
+    drafter = make(write.write_speculators(tmp_path / "head", _mapped(small, small.clone(), t2d=False)))
+    kit.opened(drafter)
+    assert "d2t was read as offsets" in drafter.notes[0] and "no t2d" in drafter.notes[0]
+
+
+def test_guesses_of_layers_and_rope_base_are_notes(tmp_path: Path) -> None:
+    """Fails if a head is run on guessed layers or a guessed rope base without a word; one that says both has none."""
+    key = "eagle_aux_hidden_state_layer_ids"
+    layer = {name: write.CONFIG[name] for name in (*write.SIZES, "rms_norm_eps")}
+    head = write.write_speculators(tmp_path / "a", write.HEAD, transformer_layer_config=layer, **{key: None})
+    layers, base = make(head, target_layers=36).notes
+    assert "1, 17, 32 are guessed" in layers and "36 layers" in layers
+    assert "no rope_theta; 10000 is taken" in base
+    assert make(write.write_speculators(tmp_path / "b", write.HEAD)).notes == ()
+
+
 def test_layer_ids_under_both_rules_tap_the_same_layers(tmp_path: Path) -> None:
     """[1, 17, 32] as SpecForge numbers, [2, 18, 33] as speculators numbers, and no ids at all name the same outputs."""
     key = "eagle_aux_hidden_state_layer_ids"
@@ -121,7 +176,8 @@ BROKEN: dict[str, tuple[Callable[[], Tensors], str]] = {
     "maps disagree": (_broken_map, "d2t names"),
     "map rounded": (lambda: {**_full(), "d2t": torch.zeros(160, dtype=torch.bfloat16)}, "'d2t' is torch.bfloat16"),
     "two of one": (lambda: {**write.HEAD, "model.norm.weight": torch.ones(48)}, "two tensors for 'norm.weight'"),
-    "d2t descends": (lambda: {**_full(), "d2t": torch.arange(160, 0, -1)}, "ascending"),
+    "d2t descends": (lambda: {**_full(), "d2t": torch.arange(160, 0, -1)}, "no target ids of their own"),
+    "bias": (lambda: {**write.HEAD, "layers.0.self_attn.q_proj.bias": torch.ones(64)}, "biases are not implemented"),
     "two layers": (lambda: {**write.HEAD, "layers.1.norm.weight": torch.zeros(2)}, "layers"),
 }
 
