@@ -24,7 +24,7 @@ from agentbench_spec.results.rows import TurnRow
 def line(name: str, drafter: str, rows: Sequence[TurnRow]) -> str:
     """One drafter on one selection of turns."""
     pairs = paired(rows, drafter)
-    found, interval = speedup(pairs), speedup_interval(pairs, seed=0)
+    found, interval = speedup(pairs), speedup_interval(pairs)
     own = [row for _, row in pairs]
     bounds = f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-"
     same = sum(bool(row.identical) for row in own)

@@ -453,7 +453,6 @@ def compare(
     old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
     new: Annotated[Path, typer.Argument(help="Run folder after it.")],
     tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
-    seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the table: .csv, .parquet, .md or .tex.")
     ] = None,
@@ -468,7 +467,7 @@ def compare(
         _say(f"{old} and {new} are one folder: nothing in it can have changed", "yellow", "warning: ")
     _warn_unfinished(old, before[0])
     _warn_unfinished(new, after[0])
-    found = compare_runs(before, after, tolerance=tolerance, seed=seed)
+    found = compare_runs(before, after, tolerance=tolerance)
     sheet = comparison_sheet(found)
     _print_sheet(sheet)
     if out is not None:

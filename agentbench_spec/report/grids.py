@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from agentbench_spec.report.plots import Plot
 from agentbench_spec.results import metrics
-from agentbench_spec.results.intervals import Interval
+from agentbench_spec.results.intervals import Interval, spread_text
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import DrafterSummary, Summary, turns_cell
 
@@ -58,9 +58,7 @@ def number(value: float | None, digits: int = 2, unit: str = "", tone: Tone = ""
 
 def with_interval(value: float | None, interval: Interval | None) -> Cell:
     """A number and its 95 % interval."""
-    if value is None or interval is None:
-        return number(value)
-    return Cell(f"{value:.2f} [{interval.low:.2f}, {interval.high:.2f}]", value)
+    return number(value) if value is None else Cell(f"{value:.2f}{spread_text(interval)}", value)
 
 
 def share(value: float | None, digits: int = 1) -> Cell:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.results.intervals import FEW_CLUSTERS, Array, Interval, clusters_needed, ratio_interval
+from agentbench_spec.results.differences import clusters_needed, too_few
+from agentbench_spec.results.intervals import FEW_CLUSTERS, Interval, independent_ratio, ratio_interval
 from agentbench_spec.results.metrics import BASELINE, Mean, pooled_and_macro
 from agentbench_spec.results.paper import published, verdict
 from agentbench_spec.results.tables import Cell, Table
 from agentbench_spec.results.throughput_rows import ThroughputRow, by_pass, identical_to
 from agentbench_spec.runs.contention import note
-
-_RESAMPLES, _LEVEL = 2000, 0.95
 
 
 def throughput_table(
@@ -31,7 +28,6 @@ def throughput_table(
     same_hardware: bool = False,
     missing: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
-    seed: int = 0,
 ) -> Table:
     """Drafters by concurrency, for one workload (its name in the paper).
 
@@ -52,7 +48,7 @@ def throughput_table(
                     why = missing.get(drafter) or (row.error if row else "not run")
                     cells[drafter, figure, column] = Cell(paper=paper, missing=why)
                     continue
-                mean, interval = _figure(row, plain, figure, seed)
+                mean, interval = _figure(row, plain, figure)
                 cells[drafter, figure, column] = Cell(
                     value=mean.pooled,
                     macro=mean.macro,
@@ -89,17 +85,17 @@ def refuse_mix(rows: Sequence[ThroughputRow]) -> None:
         raise MeasurementError("two passes of one drafter at one concurrency: give the rows of one run")
 
 
-def _figure(row: ThroughputRow, plain: ThroughputRow, figure: str, seed: int) -> tuple[Mean, Interval | None]:
+def _figure(row: ThroughputRow, plain: ThroughputRow, figure: str) -> tuple[Mean, Interval | None]:
     if figure == "tokens_per_s":
-        return Mean(row.tokens_per_s, None), ratio_interval(_stretches(row), seed=seed)
+        return Mean(row.tokens_per_s, None), ratio_interval(_stretches(row))
     if figure == "speedup":
         own, base = row.tokens_per_s, plain.tokens_per_s
         pooled = own / base if own and base else None
-        return Mean(pooled, None), None if row.drafter == BASELINE else speedup_interval(row, plain, seed=seed)
+        return Mean(pooled, None), None if row.drafter == BASELINE else speedup_interval(row, plain)
     if figure not in ("tau", "tau_raw"):
         raise MeasurementError(f"no figure {figure!r} of a pass; known: tokens_per_s, speedup, tau, tau_raw")
     parts = _tau_parts(row, raw=figure == "tau_raw")
-    return pooled_and_macro(parts), ratio_interval(parts, seed=seed)
+    return pooled_and_macro(parts), ratio_interval(parts)
 
 
 def _tau_parts(row: ThroughputRow, *, raw: bool) -> list[tuple[str, float, float]]:
@@ -110,22 +106,9 @@ def _stretches(row: ThroughputRow) -> list[tuple[int, float, float]]:
     return [(i, float(tokens), seconds) for i, (tokens, seconds) in enumerate(row.windows)]
 
 
-def speedup_interval(row: ThroughputRow, plain: ThroughputRow, *, seed: int) -> Interval | None:
-    """Of the ratio of two passes' speeds; their stretches have nothing to do with each other, so each is resampled."""
-    if min(len(row.windows), len(plain.windows)) < 2:
-        return None
-    draw = np.random.default_rng(seed)
-    own, base = (_resampled(np.asarray(each.windows, dtype=np.float64), draw) for each in (row, plain))
-    if not base.all():  # a pass so short that whole stretches gave nothing
-        return None
-    low, high = np.quantile(own / base, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(low), float(high), _LEVEL, len(row.windows), _RESAMPLES, "over stretches of one pass")
-
-
-def _resampled(parts: Array, draw: np.random.Generator) -> Array:
-    count = len(parts)
-    sums = draw.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES) @ parts
-    return sums[:, 0] / sums[:, 1]
+def speedup_interval(row: ThroughputRow, plain: ThroughputRow) -> Interval | None:
+    """Of the ratio of two passes' speeds; their stretches have nothing to do with each other."""
+    return independent_ratio(*(ratio_interval(_stretches(each)) for each in (row, plain)))
 
 
 def _power(rows: Sequence[ThroughputRow]) -> Iterator[str]:
@@ -134,16 +117,18 @@ def _power(rows: Sequence[ThroughputRow]) -> Iterator[str]:
     most = max((need for need in found if need), key=lambda need: need.needed, default=None)
     if most is not None:
         yield (
-            f"{most.needed} rollouts would show a τ raw 5 % off a fixed value with 80 % power; there are "
-            f"{most.clusters}. A pass is one measurement of speed: how far passes differ was not measured"
+            f"{most.words} would show a τ raw 5 % off a fixed value with 80 % power; there are {most.clusters}. "
+            "A pass is one measurement of speed: how far passes differ was not measured"
         )
+    elif found:
+        yield too_few(max(len(row.rollouts) for row in rows if row.drafter != BASELINE))
 
 
 def _notes(rows: Sequence[ThroughputRow]) -> Iterator[str]:
     plain = [row for row in rows if row.drafter == BASELINE]
     first = min(plain, key=lambda row: row.concurrency, default=None)
     if first is not None and len(first.rollouts) < FEW_CLUSTERS:
-        yield f"only {len(first.rollouts)} rollouts: intervals of τ are likely too narrow"
+        yield f"only {len(first.rollouts)} rollouts: intervals of τ are wide, and hold if rollouts are alike"
     yield from _power(rows)
     for row in rows:
         where = f"{row.drafter} at concurrency {row.concurrency}"

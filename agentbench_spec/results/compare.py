@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results import metrics
 from agentbench_spec.results.export import Sheet, between
-from agentbench_spec.results.intervals import Interval, cluster_of, clustered_interval
+from agentbench_spec.results.intervals import Interval, cluster_of, clustered_interval, spread_text
 from agentbench_spec.results.metrics import BASELINE, counted, turn_of
 from agentbench_spec.results.provenance import differing_keys
 from agentbench_spec.results.rows import TurnRow
@@ -43,7 +43,7 @@ class Change:
     ratio: float
     """New over old; below 1 is worse."""
     interval: Interval | None
-    """Of the ratio, rollouts resampled."""
+    """Of the ratio."""
     turns: int
     judgement: Judgement
 
@@ -71,7 +71,7 @@ class Comparison:
         return {**asdict(self), "regressions": self.regressions}
 
 
-def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05, seed: int = 0) -> Comparison:
+def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05) -> Comparison:
     """Compare two runs turn by turn.
 
     tolerance: a relative fall that is not one yet. Raises ConfigError if the runs' settings, data or conditions
@@ -88,7 +88,7 @@ def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05, seed: int = 0) 
     if BASELINE not in names[0] & names[1]:
         notes.append(f"no speed-up can be compared: plain decoding ({BASELINE}) is not in both runs")
     notes += [line for name, rows in (("old", old[1]), ("new", new[1])) for line in _left_out_notes(name, rows)]
-    changes = list(_changes(before, after, tolerance, seed, timed=same_machine))
+    changes = list(_changes(before, after, tolerance, timed=same_machine))
     return Comparison(changes, list(_losses(old[1], new[1])), notes)
 
 
@@ -157,7 +157,7 @@ def _key(row: TurnRow) -> _Key:
 
 
 def _changes(
-    before: Mapping[_Key, TurnRow], after: Mapping[_Key, TurnRow], tolerance: float, seed: int, *, timed: bool
+    before: Mapping[_Key, TurnRow], after: Mapping[_Key, TurnRow], tolerance: float, *, timed: bool
 ) -> Iterator[Change]:
     groups: dict[tuple[str, str, str], list[_Key]] = {}
     for key in before:
@@ -174,7 +174,7 @@ def _changes(
             found = [(cluster, (*was, *now)) for cluster, was, now in pairs if was and now]
             if found:
                 yield _change(
-                    name, figure, found, tolerance, seed, exact=figure == "tau" and _exact(before, keys), judged=timed
+                    name, figure, found, tolerance, exact=figure == "tau" and _exact(before, keys), judged=timed
                 )
 
 
@@ -183,7 +183,6 @@ def _change(
     figure: Figure,
     found: Sequence[tuple[Any, tuple[float, ...]]],
     tolerance: float,
-    seed: int,
     *,
     exact: bool,
     judged: bool,
@@ -193,7 +192,7 @@ def _change(
     sums = [sum(column) for column in zip(*parts, strict=True)]
     old, new = _value(sums[:width]), _value(sums[width:])
     interval = clustered_interval(
-        parts, [cluster for cluster, _ in found], lambda s: _value(s[:, width:].T) / _value(s[:, :width].T), seed=seed
+        parts, [cluster for cluster, _ in found], lambda s: _value(s[:, width:].T) / _value(s[:, :width].T)
     )
     judgement = judge(new / old, interval, tolerance, exact=exact) if judged or exact else "unsure"
     return Change(*name, figure, old, new, new / old, interval, len(found), judgement)
@@ -300,5 +299,4 @@ def comparison_frame(found: Comparison) -> pd.DataFrame:
 
 
 def _ratio_text(change: Change) -> str:
-    spread = f" [{change.interval.low:.2f}, {change.interval.high:.2f}]" if change.interval else ""
-    return f"{change.ratio:.2f}{spread}"
+    return f"{change.ratio:.2f}{spread_text(change.interval)}"

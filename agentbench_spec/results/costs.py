@@ -60,7 +60,7 @@ def speedup(pairs: Sequence[Pair]) -> Speedup:
         by_rollout.setdefault(cluster, []).append(own)
     each = [_of_sums(turns) for turns in by_rollout.values()]
     single = [_of_sums([own]) for _, own in decode]
-    end_to_end = [parts for pair in pairs if (parts := _e2e_parts(*pair))]
+    end_to_end = [parts for _, parts in speedup_parts(pairs, e2e=True)]
     return Speedup(
         pooled=_of_sums([own for _, own in decode]) if decode else None,
         macro=fmean(each) if each else None,
@@ -70,9 +70,15 @@ def speedup(pairs: Sequence[Pair]) -> Speedup:
     )
 
 
-def speedup_parts(pairs: Iterable[Pair]) -> list[tuple[tuple[str, str], tuple[float, float, float, float]]]:
-    """For each timed pair: its rollout, and (baseline s, baseline tokens, drafter s, drafter tokens)."""
-    return [(rollout_of(row), parts) for base, row in pairs if (parts := _decode_parts(base, row))]
+def speedup_parts(
+    pairs: Iterable[Pair], *, e2e: bool = False
+) -> list[tuple[tuple[str, str], tuple[float, float, float, float]]]:
+    """For each timed pair: its rollout, and (baseline s, baseline tokens, drafter s, drafter tokens).
+
+    e2e: with prefill and ingest in the seconds and the prefill token in the tokens.
+    """
+    parts_of = _e2e_parts if e2e else _decode_parts
+    return [(rollout_of(row), parts) for base, row in pairs if (parts := parts_of(base, row))]
 
 
 def _of_sums(parts: Sequence[Sequence[float]]) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.intervals import Interval, ends
+from agentbench_spec.results.intervals import Interval, ends, spread_text
 from agentbench_spec.results.paper import DRAFTERS
 from agentbench_spec.results.summary import DrafterSummary, Summary, notes, turns_cell
 from agentbench_spec.results.tables import Table, grid
@@ -39,13 +39,24 @@ def sheet(table: Table) -> Sheet:
 def summary_sheet(summary: Summary, title: str) -> Sheet:
     """The figures of one run; both weightings side by side, named."""
     headings = ("method", "τ", "τ macro", "τ raw", "τ raw macro", "speed-up", "speed-up macro", "end to end", "turns")
-    lines = [[own.drafter, *map(_number, _figures(own)), turns_cell(own)] for own in summary.drafters]
+    lines = [
+        [own.drafter, *(_number(value) + spread_text(interval) for value, interval in _figures(own)), turns_cell(own)]
+        for own in summary.drafters
+    ]
     return Sheet(title, headings, lines, notes(summary))
 
 
-def _figures(own: DrafterSummary) -> tuple[float | None, ...]:
-    tau, raw, speedup = own.tau, own.tau_raw, own.speedup
-    return tau.pooled, tau.macro, raw.pooled, raw.macro, speedup.pooled, speedup.macro, speedup.e2e
+def _figures(own: DrafterSummary) -> tuple[tuple[float | None, Interval | None], ...]:
+    """Every figure with its interval."""
+    return (
+        (own.tau.pooled, own.tau_interval),
+        (own.tau.macro, own.tau_macro_interval),
+        (own.tau_raw.pooled, own.tau_raw_interval),
+        (own.tau_raw.macro, own.tau_raw_macro_interval),
+        (own.speedup.pooled, own.speedup_interval),
+        (own.speedup.macro, own.speedup_macro_interval),
+        (own.speedup.e2e, own.speedup_e2e_interval),
+    )
 
 
 def _number(value: float | None) -> str:
@@ -65,6 +76,7 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
             "pooled": cell.value,
             "macro": cell.macro,
             **between("", cell.interval),
+            **between("macro_", cell.macro_interval),
             "level": cell.interval.level if cell.interval else None,
             "clusters": cell.interval.clusters if cell.interval else None,
             "turns": cell.turns,
@@ -90,7 +102,7 @@ def between(prefix: str, interval: Interval | None) -> dict[str, float | None]:
 
 
 _WHOLE = ("clusters", "turns", "left_out")
-_REAL = ("pooled", "macro", "low", "high", "level")
+_REAL = ("pooled", "macro", "low", "high", "macro_low", "macro_high", "level")
 
 
 def frame(tables: Sequence[Table]) -> pd.DataFrame:
@@ -165,13 +177,16 @@ def summary_frame(summary: Summary) -> pd.DataFrame:
         {
             "drafter": own.drafter,
             "k": own.k,
-            **dict(zip(names, _figures(own), strict=True)),
-            **between("tau_", own.tau_interval),
-            **between("speedup_", own.speedup_interval),
+            **dict(zip(names, (value for value, _ in figures), strict=True)),
+            **{
+                key: end
+                for name, (_, interval) in zip(names, figures, strict=True)
+                for key, end in between(f"{name}_", interval).items()
+            },
             "turns": own.turns,
             "left_out": sum(own.left_out.values()),
         }
-        for own in summary.drafters
+        for own, figures in ((own, _figures(own)) for own in summary.drafters)
     ]
     whole = dict.fromkeys(("k", "turns", "left_out"), "int64") | {"drafter": "string"}
     found = pd.DataFrame(lines, dtype="object")

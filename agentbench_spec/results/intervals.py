@@ -1,41 +1,66 @@
-"""Bootstrap intervals clustered by rollout: turns of one rollout share a context and are not independent.
+"""Jackknife t intervals clustered by rollout: turns of one rollout share a context and are not independent.
 
 Rollouts that name one `scenario` in their labels (BFCL's four categories do) tell one story and form one cluster.
+Every figure with an interval is positive; all arithmetic is on its logarithm. Chosen by simulation: docs/metrics.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentbench_spec.results.costs import Pair, speedup_parts
-from agentbench_spec.results.metrics import counted, turn_of
+from agentbench_spec.results.metrics import rollout_of
 from agentbench_spec.results.rows import TurnRow
 
 Array = NDArray[np.float64]
+_Cluster = TypeVar("_Cluster")
 
-FEW_CLUSTERS = 10
-"""Below this many rollouts a percentile interval is known to be too narrow, and the interval says so."""
+LEVEL = 0.95
+FEW_CLUSTERS = 5
+"""Below this many clusters an interval rests on the assumption that they are alike, and compare gives no verdict."""
+_ROUNDING = 1e-11
+"""A standard error of a logarithm below this is rounding, and none."""
+_WIDEST = 100.0
+"""An interval of more than a factor e^100 either way is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A percentile bootstrap interval."""
+    """A t interval, symmetric on the logarithm of the value."""
 
     low: float
     high: float
     level: float
     clusters: int
-    """Rollouts, or scenarios that several rollouts share, resampled."""
-    resamples: int
+    """Rollouts, or scenarios that several rollouts share, left out one at a time."""
+    df: float
+    """Degrees of freedom: the effective number of clusters less one."""
     note: str | None = None
     """Why the interval should be read with care; None if nothing is known against it."""
+
+    def p_of(self, value: float = 1.0) -> float:
+        """Two-sided p of "the truth is `value`": below 1 - level exactly where `value` lies outside the interval."""
+        from scipy.special import stdtr
+
+        if not self.error:
+            return float(math.isclose(self.low, value, rel_tol=_ROUNDING))
+        return float(2 * stdtr(self.df, -abs(self.centre - math.log(value)) / self.error))
+
+    @property
+    def centre(self) -> float:
+        """Logarithm of the estimate."""
+        return (math.log(self.low) + math.log(self.high)) / 2
+
+    @property
+    def error(self) -> float:
+        """Standard error of that logarithm."""
+        return (math.log(self.high) - math.log(self.low)) / 2 / _factor(self.df, self.level)
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:
@@ -43,236 +68,162 @@ def ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (interval.low, interval.high) if interval else (None, None)
 
 
+def spread_text(interval: Interval | None, digits: int = 2) -> str:
+    """ " [1.19, 1.73]" to stand behind the value, or nothing; ends too far off to mean anything lose their digits."""
+    if interval is None:
+        return ""
+    low, high = (f"{end:.0e}" if end >= 1e6 else f"{end:.{digits}f}" for end in (interval.low, interval.high))
+    return f" [{low}, {high}]"
+
+
+def jackknife_interval(
+    clusters: Sequence[_Cluster],
+    estimate: Callable[[Sequence[_Cluster]], float | None],
+    *,
+    weights: Sequence[float] | None = None,
+    level: float = LEVEL,
+) -> Interval | None:
+    """Interval of any positive estimate over independent clusters, from the estimates without one of them.
+
+    clusters: what each cluster contributes, in any form that `estimate` takes a list of; weights: how much each weighs
+    in the estimate (None: all the same). None with fewer than two clusters, or if an estimate is not positive.
+    """
+    if len(clusters) < 2:
+        return None
+    without = [estimate([*clusters[:i], *clusters[i + 1 :]]) for i in range(len(clusters))]
+    values = [math.nan if value is None else value for value in (estimate(clusters), *without)]
+    shares = np.ones(len(clusters)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return _interval(values[0], np.asarray(values[1:]), shares, level)
+
+
 def clustered_interval(
     parts: Array | Sequence[Sequence[float]],
     clusters: Sequence[Hashable],
     statistic: Callable[[Array], Array],
     *,
-    seed: int,
-    resamples: int = 2000,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> Interval | None:
-    """Interval of a statistic of sums, whole clusters resampled with replacement; None with fewer than two clusters.
+    """Interval of a positive statistic of sums; None with fewer than two clusters, or where it is not defined.
 
-    parts [n, m]: the addends of each row; clusters [n]: the rollout of each row; statistic: sums [resamples, m] ->
-    values [resamples]. Numerator and denominator come from the same resample, so a paired ratio stays paired.
+    parts [n, m]: the addends of each row; clusters [n]: the rollout of each row; statistic: sums [j, m] -> values [j].
+    Numerator and denominator lose the same cluster, so a paired ratio stays paired.
     """
-    sums = _sums_by_cluster(np.asarray(parts, dtype=np.float64), clusters)
-    count = len(sums)
-    if count < 2:
+    sums = sums_by_cluster(parts, clusters)
+    if len(sums) < 2:
         return None
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    total = sums.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = statistic(draws @ sums)
-    values = values[np.isfinite(values)]
-    if not len(values):
+        whole, *without = statistic(np.vstack([total, total - sums]))
+        shares = np.nanmean(sums / total, axis=1)
+    return _interval(float(whole), np.asarray(without), shares, level)
+
+
+def sums_by_cluster(parts: Array | Sequence[Sequence[float]], clusters: Sequence[Hashable]) -> Array:
+    """Sums [clusters, m] of the addends [n, m]; a cluster that adds nothing at all is none."""
+    addends = np.asarray(parts, dtype=np.float64)
+    index = {cluster: i for i, cluster in enumerate(dict.fromkeys(clusters))}
+    sums = np.zeros((len(index), addends.shape[1] if addends.ndim == 2 else 0))
+    if len(index):
+        np.add.at(sums, [index[cluster] for cluster in clusters], addends)
+    return sums[sums.any(axis=1)]
+
+
+def _interval(whole: float, without: Array, weights: Array, level: float) -> Interval | None:
+    """From the estimate, the estimates without one cluster, and the clusters' weights."""
+    count = len(without)
+    if not (np.isfinite(without) & (without > 0)).all() or not (math.isfinite(whole) and whole > 0):
         return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level, count, resamples, _note(count, resamples - len(values)))
+    logs = np.log(without)
+    error = math.sqrt((count - 1) / count * float(((logs - logs.mean()) ** 2).sum()))
+    # clusters differ in size: Kish's effective number, of which one degree of freedom goes to the mean
+    effective = float(weights.sum() ** 2 / (weights**2).sum())
+    df = min(max(effective - 1, 1.0), count - 1.0)
+    half = _factor(df, level) * error if error > _ROUNDING else 0.0
+    if half > _WIDEST:
+        return None
+    few = f"only {count} independent rollouts: its ends lie {_factor(count - 1, level):.1f} standard errors off or more"
+    note = few if count < FEW_CLUSTERS else None
+    return Interval(whole * math.exp(-half), whole * math.exp(half), level, count, df, note)
 
 
-def ratio_interval(
-    parts: Iterable[tuple[Hashable, float, float]], *, seed: int, resamples: int = 2000, level: float = 0.95
-) -> Interval | None:
-    """Interval of sum(numerator) / sum(denominator), from (rollout, numerator, denominator) triples."""
+def _factor(df: float, level: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, (1 + level) / 2))
+
+
+def ratio_interval(parts: Iterable[tuple[Hashable, float, float]], *, level: float = LEVEL) -> Interval | None:
+    """Interval of sum(numerator) / sum(denominator), from (cluster, numerator, denominator) triples."""
     used = [part for part in parts if part[2]]
     return clustered_interval(
-        [part[1:] for part in used],
-        [part[0] for part in used],
-        lambda sums: sums[:, 0] / sums[:, 1],
-        seed=seed,
-        resamples=resamples,
-        level=level,
+        [part[1:] for part in used], [part[0] for part in used], lambda sums: sums[:, 0] / sums[:, 1], level=level
     )
 
 
+def independent_ratio(top: Interval | None, bottom: Interval | None) -> Interval | None:
+    """Interval of a ratio of two values that were measured independently, Welch's way; level and clusters of `top`."""
+    if top is None or bottom is None:
+        return None
+    squares = [(each.error**2, each.df) for each in (top, bottom)]
+    variance = sum(square for square, _ in squares)
+    df = variance**2 / sum(square**2 / own for square, own in squares) if variance else min(top.df, bottom.df)
+    centre, half = top.centre - bottom.centre, _factor(df, top.level) * math.sqrt(variance)
+    clusters = min(top.clusters, bottom.clusters)
+    return Interval(math.exp(centre - half), math.exp(centre + half), top.level, clusters, df, top.note or bottom.note)
+
+
 def cluster_of(row: TurnRow) -> Hashable:
-    """What is resampled as one: the row's scenario where its labels name one, else its rollout."""
+    """What is left out as one: the row's scenario where its labels name one, else its rollout."""
     scenario = row.labels.get("scenario")
     return (row.workload, row.rollout) if scenario is None else (row.workload, "scenario", scenario)
 
 
 def tau_parts(rows: Iterable[TurnRow], *, raw: bool = False) -> list[tuple[Hashable, float, float]]:
     """(cluster, tokens, rounds) of each turn that has a round; raw: unclipped tokens."""
+    return [(cluster_of(row), tokens, rounds) for row, tokens, rounds in _tau_turns(rows, raw=raw)]
+
+
+def _tau_turns(rows: Iterable[TurnRow], *, raw: bool) -> list[tuple[TurnRow, float, float]]:
     name = "emitted_raw" if raw else "emitted"
     return [
-        (cluster_of(row), float(tokens), float(row.rounds))
+        (row, float(tokens), float(row.rounds))
         for row in rows
         if row.rounds and (tokens := getattr(row, name)) is not None
     ]
 
 
-def tau_interval(rows: Iterable[TurnRow], *, seed: int, raw: bool = False, **options: Any) -> Interval | None:
-    """Interval of pooled τ, or of pooled raw τ. Options: resamples, level."""
-    return ratio_interval(tau_parts(rows, raw=raw), seed=seed, **options)
+def tau_interval(
+    rows: Iterable[TurnRow], *, raw: bool = False, macro: bool = False, level: float = LEVEL
+) -> Interval | None:
+    """Interval of τ; raw: of raw τ; macro: of the mean over rollouts instead of the pooled value."""
+    if macro:
+        turns = _tau_turns(rows, raw=raw)
+        return _macro_interval([(row, (tokens, rounds)) for row, tokens, rounds in turns], level)
+    return ratio_interval(tau_parts(rows, raw=raw), level=level)
 
 
-def speedup_interval(pairs: Iterable[Pair], *, seed: int, **options: Any) -> Interval | None:
-    """Interval of the pooled decode speed-up over paired turns. Options: resamples, level."""
-    timed = [(cluster_of(pair[1]), parts) for pair in pairs for _, parts in speedup_parts([pair])]
-    return clustered_interval(
-        [parts for _, parts in timed],
-        [cluster for cluster, _ in timed],
-        lambda sums: (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3]),
-        seed=seed,
-        **options,
-    )
+def speedup_interval(
+    pairs: Iterable[Pair], *, macro: bool = False, e2e: bool = False, level: float = LEVEL
+) -> Interval | None:
+    """Interval of the pooled decode speed-up over paired turns; macro: of the mean over rollouts; e2e: end to end."""
+    timed = [(pair[1], parts) for pair in pairs for _, parts in speedup_parts([pair], e2e=e2e)]
+    if macro:
+        return _macro_interval(timed, level)
+    clusters = [cluster_of(row) for row, _ in timed]
+    return clustered_interval([parts for _, parts in timed], clusters, ratio_of_sums, level=level)
 
 
-def _sums_by_cluster(parts: Array, clusters: Sequence[Hashable]) -> Array:
-    index = {cluster: i for i, cluster in enumerate(dict.fromkeys(clusters))}
-    sums = np.zeros((len(index), parts.shape[1] if parts.ndim == 2 else 0))
-    if len(index):
-        np.add.at(sums, [index[cluster] for cluster in clusters], parts)
-    return sums
+def ratio_of_sums(sums: Array) -> Array:
+    """Sums [j, 2] or [j, 4] -> values [j]: top over bottom, or (top over bottom) over (other's top over its bottom)."""
+    values: Array = sums[:, 0] / sums[:, 1]
+    return values if sums.shape[1] == 2 else values / (sums[:, 2] / sums[:, 3])
 
 
-def _note(clusters: int, undefined: int) -> str | None:
-    notes = [f"only {clusters} rollouts: likely too narrow"] if clusters < FEW_CLUSTERS else []
-    notes += [f"{undefined} resamples undefined"] if undefined else []
-    return "; ".join(notes) or None
-
-
-Measure = Literal["tau", "tau_raw", "s_per_token"]
-"""What two drafters are compared by: pooled τ, pooled raw τ, or decode seconds per emitted token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How one drafter compares with another over the turns that both decoded."""
-
-    drafter: str
-    other: str
-    measure: Measure
-    ratio: float | None
-    """The drafter's pooled value over the other's; of seconds, below 1 is faster. None: nothing in common."""
-    interval: Interval | None
-    """Of the ratio, whole clusters resampled together for both."""
-    p: float | None
-    """Two-sided permutation test: within each cluster the two drafters could be exchanged. None: one cluster."""
-    turns: int
-    needed: int | None = None
-    """Clusters at which a difference of 5 % would be seen with 80 % power by one test alone; None: unknown.
-
-    At least 6: with fewer the permutation test cannot go below p = 0.05.
-    """
-    p_holm: float | None = None
-    """`p` corrected for all tests of one table; see `with_holm`."""
-
-
-def paired_difference(
-    rows: Iterable[TurnRow], drafter: str, other: str, measure: Measure, *, seed: int, resamples: int = 2000
-) -> Difference:
-    """Compare two drafters on the same turns; turns that only one of them has, or without a round, weigh nothing."""
-    kept = counted(rows)
-    others = {turn_of(row): row for row in kept if row.drafter == other}
-    pairs = [(row, others[turn_of(row)]) for row in kept if row.drafter == drafter and turn_of(row) in others]
-    found = [
-        (cluster_of(a), (*own, *their))
-        for a, b in pairs
-        if (own := _ratio_parts(a, measure)) and (their := _ratio_parts(b, measure))
-    ]
-    clusters, parts = [c for c, _ in found], [p for _, p in found]
-    if not parts:
-        return Difference(drafter, other, measure, None, None, None, 0)
-    sums = _sums_by_cluster(np.asarray(parts), clusters)
-    need = clusters_needed((cluster, *own) for cluster, own in found)
-    return Difference(
-        drafter,
-        other,
-        measure,
-        float(_ratio_of_ratios(sums.sum(0, keepdims=True))[0]),
-        clustered_interval(parts, clusters, _ratio_of_ratios, seed=seed, resamples=resamples),
-        exchange_p(sums, seed=seed),
-        len(parts),
-        max(need.needed, _LEAST_CLUSTERS) if need else None,
-    )
-
-
-def _ratio_parts(row: TurnRow, measure: Measure) -> tuple[float, float] | None:
-    if measure == "s_per_token":
-        return (row.decode_s, float(row.emitted)) if row.decode_s and row.emitted else None
-    tokens = row.emitted_raw if measure == "tau_raw" else row.emitted
-    return (float(tokens), float(row.rounds)) if row.rounds and tokens is not None else None
-
-
-def _ratio_of_ratios(sums: Array) -> Array:
-    return (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
-
-
-_EXACT_CLUSTERS, _EXCHANGES, _LEAST_CLUSTERS = 12, 4000, 6
-
-
-def exchange_p(sums: Array, *, seed: int) -> float | None:
-    """p of "the two sides are alike" from per-cluster sums [n, 4] (own top, own bottom, other's top, other's bottom).
-
-    Each cluster's sides are exchanged or not: all 2^n ways for up to 12 clusters, else 4,000 drawn ones. None for one
-    cluster, which can show nothing. With n clusters p cannot go below 2 / 2^n.
-    """
-    count = len(sums)
-    if count < 2:
+def _macro_interval(turns: Sequence[tuple[TurnRow, Sequence[float]]], level: float) -> Interval | None:
+    """Of the mean over rollouts of each rollout's ratio of sums; a cluster may hold several rollouts."""
+    cluster = {rollout_of(row): cluster_of(row) for row, _ in turns}
+    sums = sums_by_cluster([parts for _, parts in turns], [rollout_of(row) for row, _ in turns])
+    if not len(sums):
         return None
-    swapped = sums[:, [2, 3, 0, 1]]
-    if count <= _EXACT_CLUSTERS:
-        flips = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
-    else:
-        drawn = np.random.default_rng(seed).integers(2, size=(_EXCHANGES, count))
-        flips = np.concatenate([np.zeros((1, count), dtype=drawn.dtype), drawn])
-    mixed = flips @ swapped + (1 - flips) @ sums
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sizes = np.abs(np.log(_ratio_of_ratios(mixed)))
-    return float((sizes >= sizes[0] - 1e-12).mean())
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction: each p as if it were the only test, the chance of any false alarm kept. None stays None."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
-        adjusted[i] = largest
-    return adjusted
-
-
-def with_holm(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences with `p_holm` filled in, corrected over all of them."""
-    adjusted = holm([found.p for found in differences])
-    return [replace(found, p_holm=p) for found, p in zip(differences, adjusted, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """How many clusters a difference takes to be seen."""
-
-    spread: float
-    """Standard deviation of one cluster's contribution, relative to the value."""
-    needed: int
-    """Clusters at which a two-sided test sees the effect with the given power."""
-    clusters: int
-    """Clusters there are."""
-
-
-def clusters_needed(
-    parts: Iterable[tuple[Hashable, float, float]] | Iterable[tuple[Hashable, float, float, float, float]],
-    *,
-    effect: float = 0.05,
-    power: float = 0.8,
-    level: float = 0.95,
-) -> Power | None:
-    """Clusters it takes to see a relative `effect` in a ratio, or in a ratio of two paired ratios; None below two.
-
-    parts: (cluster, top, bottom), or (cluster, top, bottom, other's top, other's bottom). The ratio is linearised
-    round its value (the delta method), so a cluster weighs as much as it has rounds.
-    """
-    used = list(parts)
-    sums = _sums_by_cluster(np.asarray([part[1:] for part in used], dtype=np.float64), [part[0] for part in used])
-    if len(sums) < 2 or not (sums.sum(0) > 0).all():
-        return None
-    means = sums.mean(0)
-    relative = sums / means  # a relative change of the ratio is the change of the top less that of the bottom
-    signs = np.array([1.0, -1.0, -1.0, 1.0])[: sums.shape[1]]
-    spread = float((relative @ signs).std(ddof=1))
-    normal = NormalDist()
-    z = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(power)
-    return Power(spread, max(2, math.ceil((z * spread / effect) ** 2)), len(sums))
+    values = ratio_of_sums(sums)
+    return ratio_interval(zip(cluster.values(), values.tolist(), [1.0] * len(values), strict=True), level=level)

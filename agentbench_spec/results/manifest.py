@@ -111,4 +111,4 @@ def _check(manifest: Mapping[str, Any], path: Path) -> None:
 def counting(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """How the run's own figures were taken from its rows: options of `summary.summarise`."""
     measure = (manifest.get("settings") or {}).get("measure") or {}
-    return {"include_degenerate": bool(measure.get("include_degenerate")), "seed": measure.get("seed") or 0}
+    return {"include_degenerate": bool(measure.get("include_degenerate"))}

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentbench_spec.results import costs, metrics
-from agentbench_spec.results.intervals import Interval, speedup_interval, tau_interval
+from agentbench_spec.results.intervals import Interval, speedup_interval, spread_text, tau_interval
 from agentbench_spec.results.metrics import BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
 
@@ -34,9 +34,14 @@ class DrafterSummary:
     """Turns whose output is a repetition loop, counted or not."""
     tau: Mean
     tau_interval: Interval | None
+    tau_macro_interval: Interval | None
     tau_raw: Mean
+    tau_raw_interval: Interval | None
+    tau_raw_macro_interval: Interval | None
     speedup: costs.Speedup
     speedup_interval: Interval | None
+    speedup_macro_interval: Interval | None
+    speedup_e2e_interval: Interval | None
     decode_s_per_token: float | None
     draft_share: float | None
     draft_kv_share: float | None
@@ -57,20 +62,18 @@ class Summary:
     warnings: list[str]
 
 
-def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False, seed: int = 0) -> Summary:
+def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> Summary:
     """The summary of `rows`. Raises MeasurementError if they were measured under different conditions."""
     rows = list(rows)
     metrics.one_condition(rows)
     drafters = [
-        _summarise_drafter(rows, own, include_degenerate=include_degenerate, seed=seed)
+        _summarise_drafter(rows, own, include_degenerate=include_degenerate)
         for own in metrics.by_drafter(rows).values()
     ]
     return Summary(drafters, metrics.warnings(rows, include_degenerate=include_degenerate))
 
 
-def _summarise_drafter(
-    rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool, seed: int
-) -> DrafterSummary:
+def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool) -> DrafterSummary:
     drafter = own[0].drafter
     kept = metrics.counted(own, include_degenerate=include_degenerate)
     pairs = costs.paired(rows, drafter, include_degenerate=include_degenerate)
@@ -83,10 +86,15 @@ def _summarise_drafter(
         left_out=metrics.left_out(own, include_degenerate=include_degenerate),
         degenerate_turns=sum(row.status == "ok" and metrics.looped(row) for row in own),
         tau=metrics.tau(kept),
-        tau_interval=tau_interval(kept, seed=seed),
+        tau_interval=tau_interval(kept),
+        tau_macro_interval=tau_interval(kept, macro=True),
         tau_raw=metrics.tau_raw(kept),
+        tau_raw_interval=tau_interval(kept, raw=True),
+        tau_raw_macro_interval=tau_interval(kept, raw=True, macro=True),
         speedup=costs.speedup(pairs),
-        speedup_interval=None if drafter == BASELINE else speedup_interval(pairs, seed=seed),
+        speedup_interval=None if drafter == BASELINE else speedup_interval(pairs),
+        speedup_macro_interval=None if drafter == BASELINE else speedup_interval(pairs, macro=True),
+        speedup_e2e_interval=None if drafter == BASELINE else speedup_interval(pairs, e2e=True),
         decode_s_per_token=costs.decode_s_per_token(kept),
         draft_share=costs.draft_share(kept),
         draft_kv_share=costs.draft_kv_share(kept),
@@ -131,8 +139,7 @@ def _cells(own: DrafterSummary) -> tuple[str, ...]:
 
 
 def _speedup_cell(own: DrafterSummary) -> str:
-    text, interval = _number(own.speedup.pooled), own.speedup_interval
-    return text if interval is None else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
+    return _number(own.speedup.pooled) + spread_text(own.speedup_interval)
 
 
 def turns_cell(own: DrafterSummary) -> str:

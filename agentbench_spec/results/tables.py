@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results import metrics
-from agentbench_spec.results.costs import paired, speedup, speedup_parts
+from agentbench_spec.results.costs import paired, speedup
+from agentbench_spec.results.differences import (
+    Difference,
+    difference_line,
+    paired_difference,
+    power_lines,
+    with_holm,
+)
 from agentbench_spec.results.intervals import (
     FEW_CLUSTERS,
-    Difference,
     Interval,
     cluster_of,
-    clusters_needed,
-    paired_difference,
     speedup_interval,
+    spread_text,
     tau_interval,
-    tau_parts,
-    with_holm,
 )
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.metrics import BASELINE, Mean
@@ -43,6 +46,7 @@ class Cell:
     """Mean over rollouts."""
     interval: Interval | None = None
     """Of the pooled value."""
+    macro_interval: Interval | None = None
     paper: Published | None = None
     verdict: Verdict = "unknown"
     turns: int = 0
@@ -101,7 +105,6 @@ def replay_table(
     paper_target: str | None = None,
     comparable: bool = True,
     missing: Mapping[str, str] | None = None,
-    seed: int = 0,
 ) -> Table:
     """A table over turns. missing: drafter -> why it was not run.
 
@@ -118,9 +121,9 @@ def replay_table(
                 paper = published(name, paper_target or "", column.paper_workload or "", drafter, figure)
                 judged = comparable and not column.standin
                 why = column.missing or missing.get(drafter) or (None if own else "not run")
-                found = Cell(paper=paper, missing=why) if why else _cell(column.rows, own, figure, paper, judged, seed)
+                found = Cell(paper=paper, missing=why) if why else _cell(column.rows, own, figure, paper, judged)
                 cells[drafter, figure, column.title] = found
-    differences = compared(columns, [d for d in drafters if d not in missing], seed=seed)
+    differences = compared(columns, [d for d in drafters if d not in missing])
     notes = [*_notes(columns, differences), *_standin_note(columns), *_comparability(comparable, paper_target)]
     titles = [column.title for column in columns]
     return Table(name, title, target, paper_target, titles, drafters, figures, cells, notes, differences)
@@ -140,41 +143,45 @@ def refuse_mix(columns: Iterable[Column]) -> None:
             raise MeasurementError(f"{column.title}: rows of a stand-in and of the real workload cannot be compared")
 
 
-def _cell(
-    rows: Sequence[TurnRow], own: Sequence[TurnRow], figure: str, paper: Published | None, judged: bool, seed: int
-) -> Cell:
+def _cell(rows: Sequence[TurnRow], own: Sequence[TurnRow], figure: str, paper: Published | None, judged: bool) -> Cell:
     kept = metrics.counted(own)
-    mean, interval, turns = _figure(rows, own[0].drafter, kept, figure, seed)
+    mean, intervals, turns = _figure(rows, own[0].drafter, kept, figure)
     return Cell(
         value=mean.pooled,
         macro=mean.macro,
-        interval=interval,
+        interval=intervals[0],
+        macro_interval=intervals[1],
         paper=paper,
-        verdict=verdict(interval, paper) if judged else "unknown",
+        verdict=verdict(intervals[0], paper) if judged else "unknown",
         turns=turns,
         left_out=len(own) - len(kept),
     )
 
 
 def _figure(
-    rows: Sequence[TurnRow], drafter: str, kept: Sequence[TurnRow], figure: str, seed: int
-) -> tuple[Mean, Interval | None, int]:
+    rows: Sequence[TurnRow], drafter: str, kept: Sequence[TurnRow], figure: str
+) -> tuple[Mean, tuple[Interval | None, Interval | None], int]:
+    """Both weightings, the interval of each, and the turns they are over."""
     if figure == "speedup":
         pairs = paired(rows, drafter)
         found = speedup(pairs)
-        return Mean(found.pooled, found.macro), speedup_interval(pairs, seed=seed), found.pairs
+        if drafter == BASELINE:
+            return Mean(found.pooled, found.macro), (None, None), found.pairs
+        intervals = speedup_interval(pairs), speedup_interval(pairs, macro=True)
+        return Mean(found.pooled, found.macro), intervals, found.pairs
     if figure not in ("tau", "tau_raw"):
         raise MeasurementError(f"no figure {figure!r} can be taken over turns; known: speedup, tau, tau_raw")
     raw = figure == "tau_raw"
     mean = metrics.tau_raw(kept) if raw else metrics.tau(kept)
-    return mean, tau_interval(kept, seed=seed, raw=raw), sum(bool(row.rounds) for row in kept)
+    intervals = tau_interval(kept, raw=raw), tau_interval(kept, raw=raw, macro=True)
+    return mean, intervals, sum(bool(row.rounds) for row in kept)
 
 
-def compared(columns: Sequence[Column], drafters: Sequence[str], *, seed: int) -> list[tuple[str, Difference]]:
+def compared(columns: Sequence[Column], drafters: Sequence[str]) -> list[tuple[str, Difference]]:
     """The last of `drafters` against each other one, on the same turns, by raw τ and by time; Holm over the table."""
     own = [drafter for drafter in drafters if drafter != BASELINE]
     found = [
-        (column.title, paired_difference(column.rows, own[-1], other, measure, seed=seed))
+        (column.title, paired_difference(column.rows, own[-1], other, measure))
         for column in columns
         for other in own[:-1]
         for measure in ("tau_raw", "s_per_token")
@@ -190,18 +197,6 @@ def _notes(columns: Sequence[Column], differences: Sequence[tuple[str, Differenc
             yield f"{column.title}: not run: {column.missing}"
         yield from (f"{column.title}: {line}" for line in (*column.notes, *column_notes(column.rows)))
     yield from (f"{title}: {difference_line(found)}" for title, found in differences)
-    tested = [(title, each.interval.clusters) for title, each in differences if each.p is not None and each.interval]
-    for title, clusters in dict(tested).items():
-        # Holm's factor is at least the number of tests that can have no smaller p than these
-        least = sum(other <= clusters for _, other in tested) * 2 / 2**clusters
-        if least > _SIGNIFICANT:
-            yield (
-                f"{title}: with {clusters} independent rollouts no corrected p can be below {min(1.0, least):.2g}, "
-                "however large the difference"
-            )
-
-
-_SIGNIFICANT = 0.05
 
 
 def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
@@ -216,8 +211,8 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
         yield f"{len(clusters)} rollouts: no interval can be given"
     else:
         if len(clusters) < FEW_CLUSTERS:
-            yield f"only {len(clusters)} independent rollouts: intervals are likely too narrow"
-        yield from _power(rows)
+            yield f"only {len(clusters)} independent rollouts: intervals are wide, and hold if rollouts are alike"
+        yield from power_lines(rows)
     yield from (f"warning: {text}" for text in metrics.warnings(rows))
 
 
@@ -228,37 +223,6 @@ def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
         yield f"{empty} turns ended on the prefill token, without a τ"
     if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:
         yield f"NOT LOSSLESS: {errors} turns differ from the baseline beyond a near tie"
-
-
-def _power(rows: Sequence[TurnRow]) -> Iterator[str]:
-    """The rollouts that a 5 % difference takes, of τ and of speed-up, for the drafter that needs most."""
-    found = []
-    for drafter, own in metrics.by_drafter(rows).items():
-        if drafter != BASELINE:
-            timed = [
-                (cluster_of(pair[1]), *parts) for pair in paired(rows, drafter) for _, parts in speedup_parts([pair])
-            ]
-            found.append((clusters_needed(tau_parts(metrics.counted(own), raw=True)), clusters_needed(timed)))
-    for name, needs in (("τ raw", [tau for tau, _ in found]), ("speed-up", [time for _, time in found])):
-        most = max((need for need in needs if need), key=lambda need: need.needed, default=None)
-        if most is not None:
-            verb = "are" if most.clusters >= most.needed else "would be"
-            yield (
-                f"{most.needed} independent rollouts {verb} enough to see a {name} 5 % off a fixed value with 80 % "
-                f"power; there are {most.clusters}"
-            )
-
-
-def difference_line(found: Difference) -> str:
-    """A comparison in words."""
-    what = {"tau": "τ clipped", "tau_raw": "τ raw", "s_per_token": "seconds per token"}[found.measure]
-    spread = f" [{found.interval.low:.2f}, {found.interval.high:.2f}]" if found.interval else ""
-    tested = "not tested, one rollout" if found.p_holm is None else f"p = {found.p_holm:.3f} (Holm)"
-    enough = f"; {found.needed} independent rollouts show 5 % in a single test" if found.needed else ""
-    return (
-        f"{found.drafter} / {found.other}, {what}, {found.turns} shared turns: {found.ratio:.2f}{spread}, "
-        f"{tested}{enough}"
-    )
 
 
 def _standin_note(columns: Sequence[Column]) -> Iterator[str]:
@@ -289,8 +253,7 @@ def value_text(cell: Cell) -> str:
     if cell.value is None:
         return cell.missing or "-"
     digits = 0 if cell.value >= 100 else 2
-    spread = f" [{cell.interval.low:.{digits}f}, {cell.interval.high:.{digits}f}]" if cell.interval else ""
-    return f"{cell.value:.{digits}f}{spread}"
+    return f"{cell.value:.{digits}f}{spread_text(cell.interval, digits)}"
 
 
 def paper_text(cell: Cell) -> str:

@@ -101,7 +101,7 @@ class RunWriter:
         self._append(ROLLOUTS, json.dumps(line, ensure_ascii=False) + "\n")
         self.completed |= {rollout}
 
-    def finish(self, *, include_degenerate: bool = False, seed: int = 0) -> Summary:
+    def finish(self, *, include_degenerate: bool = False) -> Summary:
         """Write `turns.parquet` and `summary.json`, release the folder, and return the summary.
 
         Raises MeasurementError if a rollout has rows but was never declared complete.
@@ -109,7 +109,7 @@ class RunWriter:
         if self._seen:
             raise MeasurementError(f"rollouts not declared complete: {', '.join(sorted(self._seen))}")
         _, rows = read_run(self.folder)
-        summary = summarise(rows, include_degenerate=include_degenerate, seed=seed)
+        summary = summarise(rows, include_degenerate=include_degenerate)
         with resumable(self.folder / PARQUET):
             with output_file(self.folder / PARQUET) as file:
                 pq.write_table(rows_table(rows), file)

@@ -131,7 +131,7 @@ def run(
         said = [*writer.manifest.get("notes", []), *bench.renderer.notes, *([note(other.cores)] if contended else [])]
         notes = list(dict.fromkeys(said))
         writer.manifest |= {"notes": notes, "other_cores": other.cores, "contended": contended}
-        summary = writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed)
+        summary = writer.finish(include_degenerate=config.measure.include_degenerate)
     left_out = ["left out: " + line for line in source.facts["left_out"]]
     return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])
 

@@ -147,7 +147,7 @@ def measure_part(
         refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.sglang.min_tau)
         if judge is not None and baseline is not None and replayers[0].renderer is not None:
             judge_divergences(folder, rows, baseline.rows, judge, replayers[0].renderer, rollouts)
-        writer.finish(include_degenerate=True, seed=config.measure.seed)
+        writer.finish(include_degenerate=True)
     return read_part(folder)
 
 

@@ -166,7 +166,7 @@ def join(
     margins = {name: read_margins(part_folder(folder, name)) for name in results}
     pair_parts(writer, [result.rows for result in results.values()], margins)
     write_json_atomic(folder / SERVING, _serving(results, costs))
-    return writer.finish(include_degenerate=config.measure.include_degenerate, seed=config.measure.seed), costs
+    return writer.finish(include_degenerate=config.measure.include_degenerate), costs
 
 
 def part_folder(folder: Path, name: str) -> Path:

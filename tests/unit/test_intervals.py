@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import numpy as np
 import pytest
 from rowkit import make_row
+from scipy.stats import t as student
 
 from agentbench_spec.results.costs import paired
 from agentbench_spec.results.intervals import (
     clustered_interval,
-    clusters_needed,
-    exchange_p,
-    holm,
-    paired_difference,
+    independent_ratio,
+    jackknife_interval,
     ratio_interval,
     speedup_interval,
+    spread_text,
     tau_interval,
 )
-from agentbench_spec.results.rows import TurnRow
 
 Triples = list[tuple[int, float, float]]
 
@@ -30,141 +31,155 @@ def _correlated(draw: np.random.Generator, rollouts: int = 20, turns: int = 8) -
 
 def test_one_rollout_has_no_interval() -> None:
     """Fails if the spread of one rollout's turns is sold as the spread between rollouts."""
-    assert tau_interval([make_row("a", t, matched=[t, 1]) for t in range(5)], seed=0) is None
-    assert ratio_interval([], seed=0) is None
+    assert tau_interval([make_row("a", t, matched=[t, 1]) for t in range(5)]) is None
+    assert tau_interval([make_row("a", t, matched=[t, 1]) for t in range(5)], macro=True) is None
+    assert ratio_interval([]) is None and jackknife_interval([1.0], median) is None
 
 
 def test_few_rollouts_are_said_to_be_few() -> None:
-    """Fails if an interval over three rollouts carries no caveat, or one over twelve does."""
-    few = tau_interval([make_row(f"r{i}", matched=[i, 1]) for i in range(3)], seed=0)
-    many = tau_interval([make_row(f"r{i}", matched=[i % 7, 1]) for i in range(12)], seed=0)
-    assert few is not None and few.note is not None and "only 3 rollouts" in few.note
+    """Fails if an interval over two rollouts carries no caveat, or one over twelve does."""
+    few = tau_interval([make_row(f"r{i}", matched=[i, 1]) for i in range(2)])
+    many = tau_interval([make_row(f"r{i}", matched=[i % 7, 1]) for i in range(12)])
+    assert few is not None and few.note is not None
+    assert "only 2 independent rollouts" in few.note and "12.7 standard errors" in few.note
     assert many is not None and many.note is None and many.clusters == 12
 
 
-def test_seed_decides_the_interval() -> None:
-    """Fails if a report cannot be reproduced, or if the seed is ignored."""
-    parts = _correlated(np.random.default_rng(1))
-    assert ratio_interval(parts, seed=3) == ratio_interval(parts, seed=3)
-    assert ratio_interval(parts, seed=3) != ratio_interval(parts, seed=4)
+def test_interval_by_hand_for_two() -> None:
+    """Two rollouts with ratios 2 and 4, weighing the same. Fails if two are said to know more than 12.7 errors."""
+    found = ratio_interval([("a", 2.0, 1.0), ("b", 4.0, 1.0)])
+    error = np.sqrt(0.5 * 2 * (np.log(2) / 2) ** 2)
+    assert found is not None and found.df == 1
+    assert found.low == pytest.approx(3 * np.exp(-12.706 * error), rel=1e-3)
+    assert found.high == pytest.approx(3 * np.exp(12.706 * error), rel=1e-3)
 
 
 def test_interval_agrees_with_a_plain_loop() -> None:
-    """Fails if the vectorised resampling is not resampling of whole rollouts with replacement."""
-    parts = _correlated(np.random.default_rng(2), rollouts=12, turns=3)
-    found = ratio_interval(parts, seed=0, resamples=4000)
-    draw = np.random.default_rng(99)
-    values = []
-    for _ in range(4000):
-        picked = draw.integers(12, size=12)
-        rows = [part for rollout in picked for part in parts if part[0] == rollout]
-        values.append(sum(p[1] for p in rows) / sum(p[2] for p in rows))
-    low, high = np.quantile(values, [0.025, 0.975])
-    assert found is not None
-    assert (found.low, found.high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
+    """Fails if the vectorised jackknife does not leave out whole rollouts, or a size is taken from the wrong one."""
+    parts = [(i, top * (1 + i), bottom * (1 + i)) for i, top, bottom in _correlated(np.random.default_rng(2), 12, 3)]
+    found = ratio_interval(parts)
+
+    def logarithm(kept: Triples) -> float:
+        return float(np.log(sum(p[1] for p in kept) / sum(p[2] for p in kept)))
+
+    without = [logarithm([p for p in parts if p[0] != left_out]) for left_out in range(12)]
+    error = np.sqrt(11 / 12 * sum((each - np.mean(without)) ** 2 for each in without))
+    shares = [sum(p[1] for p in parts if p[0] == i) / sum(p[1] for p in parts) / 2 for i in range(12)]
+    shares = [s + sum(p[2] for p in parts if p[0] == i) / sum(p[2] for p in parts) / 2 for i, s in enumerate(shares)]
+    df = 1 / sum(share**2 for share in shares) - 1
+    half = student.ppf(0.975, df) * error
+    assert found is not None and found.df == pytest.approx(df)
+    assert (np.log(found.low), np.log(found.high)) == (
+        pytest.approx(logarithm(parts) - half),
+        pytest.approx(logarithm(parts) + half),
+    )
+    by_cluster = [[p for p in parts if p[0] == i] for i in range(12)]
+    generic = jackknife_interval(
+        by_cluster, lambda kept: float(np.exp(logarithm([p for own in kept for p in own]))), weights=shares
+    )
+    assert generic is not None and (generic.low, generic.high) == (pytest.approx(found.low), pytest.approx(found.high))
 
 
-def test_clustered_interval_covers_and_turnwise_does_not() -> None:
-    """Over 200 experiments: fails if 95 % intervals miss the truth too often; turn-wise ones are the control."""
+def test_interval_of_any_estimate() -> None:
+    """Fails if an estimate that is no ratio of sums has no interval, or an undefined one has."""
+    found = jackknife_interval([1.0, 1.1, 1.2, 1.3, 1.4], median)
+    assert found is not None and found.low < 1.2 < found.high and found.df == 4
+    assert jackknife_interval([1.0, 2.0, 3.0], lambda kept: median(kept) if len(kept) == 3 else None) is None
+    assert jackknife_interval([-1.0, 2.0, 3.0], min) is None
+
+
+@pytest.mark.parametrize("rollouts", [3, 6, 20])
+def test_clustered_interval_covers_and_turnwise_does_not(rollouts: int) -> None:
+    """Over 400 experiments: fails if 95 % intervals miss the truth too often; turn-wise ones are the control."""
     covered = {"rollout": 0, "turn": 0}
-    for experiment in range(200):
-        parts = _correlated(np.random.default_rng(experiment))
+    for experiment in range(400):
+        parts = _correlated(np.random.default_rng(experiment), rollouts)
         turnwise = [(i, top, bottom) for i, (_, top, bottom) in enumerate(parts)]
         for kind, triples in (("rollout", parts), ("turn", turnwise)):
-            found = ratio_interval(triples, seed=experiment, resamples=500)
+            found = ratio_interval(triples)
             assert found is not None
             covered[kind] += found.low <= 3.0 <= found.high
-    assert covered["rollout"] >= 0.88 * 200
-    assert covered["turn"] <= 0.60 * 200
+    assert 0.93 * 400 <= covered["rollout"] <= 0.975 * 400
+    assert covered["turn"] <= 0.60 * 400
+
+
+def test_p_is_of_the_interval() -> None:
+    """Fails if a p below 0.05 can stand beside an interval that holds the value, or the other way round."""
+    for experiment in range(100):
+        found = ratio_interval(_correlated(np.random.default_rng(experiment), rollouts=2 + experiment % 7))
+        assert found is not None
+        for value in (2.5, 3.0, 3.5):
+            assert (found.p_of(value) < 0.05) == (not found.low <= value <= found.high)
+        assert found.p_of(found.low) == pytest.approx(0.05) and found.p_of(found.high) == pytest.approx(0.05)
+
+
+def test_alike_rollouts_have_an_interval_of_no_width() -> None:
+    """Fails if rounding is tested against: equal drafters would differ with p = 0."""
+    found = ratio_interval([(i, 0.1 * i, 0.1 * i) for i in range(1, 8)])
+    assert found is not None and found.low == found.high == pytest.approx(1.0)
+    assert found.p_of(1.0) == 1 and found.p_of(1.1) == 0
 
 
 def test_paired_speedup_is_tighter_than_its_parts() -> None:
-    """Rollouts differ tenfold in speed, the ratio is 2 in all. Fails if baseline and drafter are resampled apart."""
+    """Rollouts differ tenfold in speed, the ratio is 2 in all. Fails if baseline and drafter are left out apart."""
     rows = []
     for i in range(12):
         slowness = 1.0 + 9.0 * (i % 3) / 2
         rows.append(make_row(f"r{i}", 0, "none", [0] * 10, decode_s=2 * slowness))
         rows.append(make_row(f"r{i}", 0, "ngram", [1] * 5, decode_s=slowness))
-    found = speedup_interval(paired(rows, "ngram"), seed=0)
+    found = speedup_interval(paired(rows, "ngram"))
     assert found is not None
     assert (found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
+def test_independent_measurements_do_not_cancel() -> None:
+    """Two passes with the same spread. Fails if an unsteady baseline does not widen the interval of the ratio."""
+    unsteady, steady = (
+        ratio_interval([(i, 10.0 * (1 + spread * (-1) ** i), 10.0) for i in range(20)]) for spread in (0.3, 0.0)
+    )
+    assert unsteady is not None and steady is not None
+    both, one = independent_ratio(unsteady, unsteady), independent_ratio(unsteady, steady)
+    assert both is not None and one is not None and one.df == pytest.approx(unsteady.df)
+    assert np.log(both.high) == pytest.approx(np.log(one.high) * np.sqrt(2), rel=0.05)
+    assert independent_ratio(None, steady) is None
+
+
 def test_rollouts_without_a_round_do_not_count_as_clusters() -> None:
     """Fails if an empty rollout lets a single measured rollout pass for two."""
-    assert tau_interval([make_row("a", matched=[3]), make_row("b", matched=[])], seed=0) is None
-
-
-def test_undefined_resamples_are_said_and_left_out() -> None:
-    """A statistic that fails when rollout a alone is drawn. Fails if NaN reaches the interval."""
+    assert tau_interval([make_row("a", matched=[3]), make_row("b", matched=[])]) is None
     parts = [(0.0, 0.0), (2.0, 1.0), (4.0, 1.0)]
     with np.errstate(all="raise"):
-        found = clustered_interval(parts, ["a", "b", "c"], lambda sums: sums[:, 0] / sums[:, 1], seed=0)
-    assert found is not None and found.note is not None
-    assert "resamples undefined" in found.note
-    assert 2.0 <= found.low <= found.high <= 4.0
+        found = clustered_interval(parts, ["a", "b", "c"], lambda sums: sums[:, 0] / sums[:, 1])
+    assert found is not None and found.clusters == 2
 
 
-def _two(matched: list[tuple[list[int], list[int]]]) -> list[TurnRow]:
-    """One turn a rollout, decoded by a and b."""
-    rows = []
-    for i, (a, b) in enumerate(matched):
-        rows += [make_row(f"r{i}", drafter="a", matched=a), make_row(f"r{i}", drafter="b", matched=b)]
-    return rows
+def test_undefined_without_one_rollout_is_no_interval() -> None:
+    """Only one rollout has a top. Fails if infinity reaches the interval."""
+    assert ratio_interval([("a", 0.0, 1.0), ("b", 3.0, 1.0)]) is None
 
 
-def test_paired_difference_by_hand() -> None:
-    """a: 10 tokens in 4 rounds; b: 12 in 8. Fails if unpaired turns count or a ratio is of means."""
-    rows = _two([([3, 1], [1, 0, 1]), ([1, 1], [0, 1, 0, 0, 1])])
-    rows.append(make_row("alone", drafter="a", matched=[6] * 9))
-    found = paired_difference(rows, "a", "b", "tau", seed=0)
-    assert found.turns == 2
-    assert found.ratio == pytest.approx((10 / 4) / (12 / 8))
-    assert found.p == 0.5  # both clusters favour a: 2 of the 4 exchanges are as large
-    assert found.interval is not None and found.interval.low > 1
-
-
-def test_exchange_test_keeps_its_level() -> None:
-    """Fails if alike drafters are told apart too often (clusters of correlated turns), or unlike ones never are."""
-    alarms, seen = 0, 0
-    for experiment in range(200):
-        draw = np.random.default_rng(experiment)
-        level = draw.normal(3, 0.5, size=(15, 1))
-        alike = level + draw.normal(0, 0.3, size=(15, 2))
-        sums = np.stack([alike[:, 0], np.ones(15), alike[:, 1], np.ones(15)], axis=1)
-        p = exchange_p(sums, seed=experiment)
-        alarms += p is not None and p < 0.05
-        sums[:, 0] *= 1.2
-        p = exchange_p(sums, seed=experiment)
-        seen += p is not None and p < 0.05
-    assert alarms <= 0.09 * 200
-    assert seen >= 0.9 * 200
-
-
-def test_holm_by_hand() -> None:
-    """Holm's steps for 0.01, 0.04, 0.03: times 3, 2, 1, never falling. Fails if a missing p counts as a test."""
-    assert holm([0.01, 0.04, None, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06)]
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-
-
-def test_power_by_hand() -> None:
-    """Spread 0.25 of τ between rollouts: (1.96 + 0.84)^2 (0.25 / 0.05)^2 = 196.2 rollouts. Pairing must lower it."""
-    shape = np.array([-1.0, 1.0] * 8) * 0.25 * np.sqrt(15 / 16)
-    alone = clusters_needed([(i, 3 * (1 + d), 1.0) for i, d in enumerate(shape)])
-    assert alone is not None and alone.spread == pytest.approx(0.25)
-    assert (alone.needed, alone.clusters) == (197, 16)
-    paired_parts = [(i, 3 * (1 + d), 1.0, 2 * (1 + 0.9 * d), 1.0) for i, d in enumerate(shape)]
-    both = clusters_needed(paired_parts)
-    assert both is not None and both.spread == pytest.approx(0.025) and both.needed == 2
-    assert clusters_needed([(0, 1.0, 1.0)]) is None
+def test_macro_interval_by_hand() -> None:
+    """A rollout's length must not matter. Fails if a macro figure has the pooled figure's interval."""
+    rows = [make_row(f"r{i}", matched=[1 + i] * (1 if i else 40)) for i in range(6)]
+    found = tau_interval(rows, macro=True)
+    assert found == ratio_interval([(i, 2.0 + i, 1.0) for i in range(6)])
+    assert found is not None and found.low < np.mean([2, 3, 4, 5, 6, 7]) < found.high
 
 
 def test_rollouts_of_one_scenario_are_one_cluster() -> None:
-    """Fails if four categories that tell one story pass for four independent rollouts."""
+    """Fails if four categories that tell one story pass for four independent rollouts, in either weighting."""
     rows = [
         make_row(f"{category}{i}", matched=[i % 7, 1], labels={"scenario": f"s{i}"})
         for category in ("base", "miss_func", "miss_param", "long_context")
         for i in range(3)
     ]
-    found = tau_interval(rows, seed=0)
-    assert found is not None and found.clusters == 3
+    for macro in (False, True):
+        found = tau_interval(rows, macro=macro)
+        assert found is not None and found.clusters == 3
+
+
+def test_ends_far_off_are_short() -> None:
+    """Fails if an interval that says nothing prints twenty digits of it."""
+    found = ratio_interval([("a", 1.0, 1.0), ("b", 20.0, 1.0)])
+    assert found is not None and spread_text(found) == " [0.00, 2e+09]"
+    assert spread_text(None) == ""

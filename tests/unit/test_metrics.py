@@ -316,8 +316,9 @@ def test_summary_is_json_without_nan() -> None:
 def test_table_shows_interval_and_its_caveat() -> None:
     """Fails if the interval is missing, does not fit 80 columns, or hides how few rollouts it rests on."""
     screen = _screen(_two_rollouts())
-    assert re.search(r"1\.76 \[1\.67, 2\.00\]", screen)
-    assert "only 2 rollouts" in screen
+    # 6 / 3.4, without one rollout 2, without the other 4 / 2.4: exp(12.706 x 0.5 x log 1.2) either way
+    assert re.search(r"1\.76 \[0\.55, 5\.62\]", screen)
+    assert "only 2 independent rollouts" in screen
 
 
 def _screen(rows: list[TurnRow]) -> str:

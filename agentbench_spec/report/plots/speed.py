@@ -43,18 +43,18 @@ class SpeedupModel:
         return self.tau * self.step_s / (self.verify_s + self.draft_s)
 
 
-def speedup_models(rows: Iterable[TurnRow], *, seed: int = 0) -> list[SpeedupModel]:
+def speedup_models(rows: Iterable[TurnRow]) -> list[SpeedupModel]:
     """One model per drafter whose turns were timed on both clocks, the baseline's too.
 
     Raises MeasurementError if the rows were measured under different conditions.
     """
     rows = list(rows)
     metrics.one_condition(rows)
-    found = (_model(costs.paired(rows, name), name, seed) for name in metrics.by_drafter(rows) if name != BASELINE)
+    found = (_model(costs.paired(rows, name), name) for name in metrics.by_drafter(rows) if name != BASELINE)
     return [model for model in found if model is not None]
 
 
-def _model(pairs: Sequence[costs.Pair], drafter: str, seed: int) -> SpeedupModel | None:
+def _model(pairs: Sequence[costs.Pair], drafter: str) -> SpeedupModel | None:
     pairs = [pair for pair in pairs if pair[0].rounds and pair[1].rounds]
     own = [row for _, row in pairs]
     tau, measured = metrics.tau(own).pooled, costs.speedup(pairs).pooled
@@ -62,7 +62,7 @@ def _model(pairs: Sequence[costs.Pair], drafter: str, seed: int) -> SpeedupModel
     verify_s, draft_s = _round_seconds(own, "verify_s"), _round_seconds(own, "draft_s")
     if tau is None or measured is None or not step_s or not verify_s or draft_s is None:
         return None
-    return SpeedupModel(drafter, tau, step_s, verify_s, draft_s, measured, speedup_interval(pairs, seed=seed))
+    return SpeedupModel(drafter, tau, step_s, verify_s, draft_s, measured, speedup_interval(pairs))
 
 
 def _round_seconds(rows: Sequence[TurnRow], name: str) -> float | None:
@@ -71,7 +71,7 @@ def _round_seconds(rows: Sequence[TurnRow], name: str) -> float | None:
     return None if not rounds or None in seconds else float(sum(seconds)) / rounds
 
 
-def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+def speedup_bars(rows: Iterable[TurnRow]) -> Plot | None:
     """Pooled speed-up over plain decoding with its interval, and a line at 1.0; None if nothing was timed.
 
     Nothing is clipped: a drafter that slows decoding down ends left of the line.
@@ -83,7 +83,7 @@ def speedup_bars(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
         pairs = costs.paired(rows, drafter)
         pooled = costs.speedup(pairs).pooled
         if drafter != BASELINE and pooled is not None:
-            found.append((drafter, pooled, speedup_interval(pairs, seed=seed), len(costs.speedup_parts(pairs))))
+            found.append((drafter, pooled, speedup_interval(pairs), len(costs.speedup_parts(pairs))))
     if not found:
         return None
     return Plot(
@@ -127,9 +127,9 @@ def _speedup_words(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
     return f"Pooled speed-up of decoding, paired by turn: {'; '.join(each)}. A dashed line marks 1.0."
 
 
-def model_plot(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+def model_plot(rows: Iterable[TurnRow]) -> Plot | None:
     """Measured speed-up beside what τ·T(1) / (T(K+1) + T_draft) promises; None if the phases were not timed."""
-    models = speedup_models(rows, seed=seed)
+    models = speedup_models(rows)
     if not models:
         return None
     return Plot(

@@ -47,8 +47,6 @@ def tau_points(
     rows: Iterable[TurnRow],
     bucket: Callable[[TurnRow], int | None],
     x: Callable[[TurnRow], float],
-    *,
-    seed: int = 0,
 ) -> list[TauPoint]:
     """Pooled τ of every drafter but the baseline in every bucket that has a round.
 
@@ -61,20 +59,20 @@ def tau_points(
         if row.drafter != BASELINE and row.rounds and (found := bucket(row)) is not None:
             groups.setdefault((row.drafter, found), []).append(row)
     return [
-        _point(drafter, found, own, median(x(row) for row in own), seed)
+        _point(drafter, found, own, median(x(row) for row in own))
         for (drafter, found), own in sorted(groups.items(), key=lambda group: group[0][1])
     ]
 
 
-def _point(drafter: str, bucket: int, own: Sequence[TurnRow], x: float, seed: int) -> TauPoint:
+def _point(drafter: str, bucket: int, own: Sequence[TurnRow], x: float) -> TauPoint:
     pooled = metrics.tau(own).pooled or 0.0
     rollouts = len({metrics.rollout_of(row) for row in own})
-    return TauPoint(drafter, bucket, x, len(own), rollouts, pooled, tau_interval(own, seed=seed))
+    return TauPoint(drafter, bucket, x, len(own), rollouts, pooled, tau_interval(own))
 
 
-def tau_against_context(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+def tau_against_context(rows: Iterable[TurnRow]) -> Plot | None:
     """Pooled τ in every octave of prompt length; None if no drafter has a round."""
-    points = tau_points(rows, context_bucket, lambda row: float(row.context_tokens or 0), seed=seed)
+    points = tau_points(rows, context_bucket, lambda row: float(row.context_tokens or 0))
     return _plot(
         points,
         name="tau-context",
@@ -86,10 +84,10 @@ def tau_against_context(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | Non
     )
 
 
-def tau_against_turn(rows: Iterable[TurnRow], *, seed: int = 0) -> Plot | None:
+def tau_against_turn(rows: Iterable[TurnRow]) -> Plot | None:
     """Pooled τ of every turn number, the first turn being 1; None if no drafter has a round."""
     rows = list(rows)
-    points = tau_points(rows, lambda row: row.turn + 1, lambda row: float(row.turn + 1), seed=seed)
+    points = tau_points(rows, lambda row: row.turn + 1, lambda row: float(row.turn + 1))
     plot = _plot(
         points,
         name="tau-turn",
