@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -29,6 +30,8 @@ class Times:
     total_s: float
     rounds_s: dict[str, list[float]] | None = None
     """Seconds of each phase, round by round; None on the wall clock."""
+    round_s: list[float] = field(default_factory=list)
+    """Host seconds from the start of each round to the next one's, or to the end of the turn; they sum to total_s."""
 
     @property
     def phases_s(self) -> dict[str, float] | None:
@@ -47,6 +50,7 @@ class Clock:
     def __init__(self, device: torch.device):
         self._device = device
         self._began_s = 0.0
+        self._rounds_began_s: list[float] = []
 
     def _synchronise(self) -> None:
         if self._device.type == "cuda":
@@ -56,17 +60,25 @@ class Clock:
         """Start of the turn's decoding."""
         self._synchronise()
         self._began_s = time.perf_counter()
+        self._rounds_began_s = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Attribute what runs inside to `name`, one of PHASES. Phases do not nest."""
-        yield
+        """Attribute what runs inside to `name`, one of PHASES; the first begins a round. Phases do not nest."""
+        if name == PHASES[0]:
+            self._rounds_began_s.append(time.perf_counter())
+        with self._attributed(name):
+            yield
 
     def end(self) -> Times:
         """End of the turn's decoding."""
         self._synchronise()
-        total_s = time.perf_counter() - self._began_s
-        return Times(total_s, self._rounds_s())
+        ended_s = time.perf_counter()
+        marks = [self._began_s, *self._rounds_began_s[1:], ended_s] if self._rounds_began_s else []
+        return Times(ended_s - self._began_s, self._rounds_s(), [after - before for before, after in pairwise(marks)])
+
+    def _attributed(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def _rounds_s(self) -> dict[str, list[float]] | None:
         return None
@@ -80,7 +92,7 @@ class HostClock(Clock):
         self._spent_s: dict[str, list[float]] = {name: [] for name in PHASES}
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def _attributed(self, name: str) -> Iterator[None]:
         began_s = time.perf_counter()
         try:
             yield
@@ -99,7 +111,7 @@ class EventClock(Clock):
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def _attributed(self, name: str) -> Iterator[None]:
         began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         stream = torch.cuda.current_stream(self._device)  # a bare record() takes the stream of the current device

@@ -19,13 +19,8 @@ from typing import Any
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.integrity import check_rows, refuse_empty, refuse_lost_turns
 from agentbench_spec.results.manifest import load_manifest
-from agentbench_spec.results.rows import (
-    RoundRow,
-    TurnRow,
-    parse_object,
-    parse_round,
-    parse_turn,
-)
+from agentbench_spec.results.row_formats import parse_object, parse_round, parse_turn
+from agentbench_spec.results.rows import RoundRow, TurnRow
 
 MANIFEST, TURNS, ROUNDS, ROLLOUTS = "manifest.json", "turns.jsonl", "rounds.jsonl", "rollouts.jsonl"
 PARQUET, SUMMARY, LOCK = "turns.parquet", "summary.json", ".lock"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.rows import refuse_newer
+from agentbench_spec.results.row_formats import refuse_newer
 
 
 class _Part(BaseModel):

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
-from agentbench_spec.errors import ConfigError, MeasurementError
+SCHEMA = 2
+"""Version of the row schema. Readers refuse newer ones; an older row is read as one of today's, with nulls for what it
+did not record. 2: rounds timed, attempts, what others took."""
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
-SCHEMA = 1
-"""Version of the row schema; readers refuse newer ones."""
-
-Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "error"]
+Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
 Divergence = Literal["none", "tie", "error"]
 
@@ -46,7 +38,7 @@ class TurnRow:
     """Index of the assistant message this turn stands for."""
     drafter: str
     order: int | None = None
-    """Place of this drafter in the turn's rotated order, 0 first."""
+    """Place of this drafter in the turn's balanced order, 0 first."""
     synthetic: bool = False
     """The recorded reply is not a record but a placeholder of ours."""
     labels: dict[str, str] = field(default_factory=dict)
@@ -115,6 +107,8 @@ class TurnRow:
     """This drafter's observe of the turn's new positions."""
     decode_s: float | None = None
     """Wall time from the anchor to the end of the turn; the source of every speed-up."""
+    round_s: list[float] | None = None
+    """Wall time of each round, its share of the harness included; they sum to decode_s."""
     attributed_decode_s: float | None = None
     """Wall time of the pass in which the phases below were measured; they and other_s sum to it."""
     draft_s: float | None = None
@@ -122,6 +116,36 @@ class TurnRow:
     accept_s: float | None = None
     draft_append_s: float | None = None
     other_s: float | None = None
+
+    # what disturbed the clocks, in the attempt whose clocks these are
+    attempts: int | None = None
+    """Times the turn was decoded by all drafters: while something disturbed it, up to `measure.repeats` times more."""
+    attempt: int | None = None
+    """The attempt whose clocks these are, 0 first; the same for all drafters of the turn."""
+    attempts_s: list[float] | None = None
+    """decode_s of every attempt."""
+    disturbed: bool | None = None
+    """Rounds far above their like took much of the time, in the best attempt, too; the clocks then weigh nothing."""
+    slow_rounds: int | None = None
+    """Rounds far above the median of their like."""
+    waiting_s: float | None = None
+    """Seconds that our threads were ready to run and others ran, all threads together."""
+    cpu_pressure_s: float | None = None
+    """Seconds in which some task of the machine waited for a core."""
+    memory_pressure_s: float | None = None
+    """Seconds in which some task waited for memory."""
+    io_pressure_s: float | None = None
+    """Seconds in which some task waited for a disk."""
+    steal_s: float | None = None
+    """Seconds of core time that a hypervisor gave to other machines."""
+    other_cores: float | None = None
+    """Cores that other processes kept busy."""
+    gpu_clock_mhz: int | None = None
+    """Clock of the GPU's cores at the end of the turn."""
+    gpu_throttle: int | None = None
+    """Why it was held back, as NVML's bits; 0: it was not."""
+    gpu_others: int | None = None
+    """Other processes computing on it."""
 
     # against the baseline of the same turn
     speedup: float | None = None
@@ -206,71 +230,30 @@ class RoundRow:
     draft_append_s: float | None = None
 
 
+NOISE_FIELDS = (
+    "waiting_s",
+    "cpu_pressure_s",
+    "memory_pressure_s",
+    "io_pressure_s",
+    "steal_s",
+    "other_cores",
+    "gpu_clock_mhz",
+    "gpu_throttle",
+    "gpu_others",
+)
+"""What others took while a drafter decoded a turn; null where the system does not tell."""
+
 CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {
+    *NOISE_FIELDS,
+    "attempts",
+    "attempt",
+    "disturbed",
+    "slow_rounds",
     "speedup",
     "speedup_e2e",
     "chunk_tokens",
 }
 """Columns that differ between two runs of the same settings; all others are reproducible."""
-
-_Row = TypeVar("_Row", TurnRow, RoundRow)
-_TURN = TypeAdapter(TurnRow)
-_ROUND = TypeAdapter(RoundRow)
-
-
-def row_line(row: TurnRow | RoundRow) -> str:
-    """`row` as one line of JSON, newline included. Raises MeasurementError if a value is NaN or infinite."""
-    values = asdict(row)
-    try:
-        return json.dumps(values, allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
-    except ValueError as error:
-        bad = [name for name, value in values.items() if isinstance(value, float) and not abs(value) < float("inf")]
-        raise MeasurementError(
-            f"{row.rollout} turn {row.turn} {row.drafter}: {', '.join(bad) or error}: not a finite number; use None"
-        ) from error
-
-
-def parse_turn(line: str | bytes, path: Path, number: int) -> TurnRow:
-    """The row of line `number` of `path`. Raises ConfigError naming file, line and field."""
-    return _parse(_TURN, line, path, number)
-
-
-def parse_round(line: str | bytes, path: Path, number: int) -> RoundRow:
-    """The round of line `number` of `path`. Raises ConfigError naming file, line and field."""
-    return _parse(_ROUND, line, path, number)
-
-
-def parse_object(line: str | bytes, path: Path, number: int) -> dict[str, Any]:
-    """The JSON object of line `number` of `path`. Raises ConfigError naming file and line."""
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}:{number}: not JSON ({error}); remove the line or restore the file") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}:{number}: expected a JSON object, found {type(values).__name__}")
-    return values
-
-
-def _parse(adapter: TypeAdapter[_Row], line: str | bytes, path: Path, number: int) -> _Row:
-    values = parse_object(line, path, number)
-    refuse_newer(values.get("schema"), f"{path}:{number}")
-    try:
-        return adapter.validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        where = f"field {name!r}: " if name else ""  # none: pydantic's JSON is stricter than Python's
-        raise ConfigError(f"{path}:{number}: {where}{first['msg']} (got {first['input']!r:.80})") from error
-
-
-def refuse_newer(schema: object, where: str) -> None:
-    """Raises ConfigError if `schema` is missing, not a number, or newer than this package reads."""
-    if not isinstance(schema, int):
-        raise ConfigError(f"{where}: field 'schema' is {schema!r}; expected the number {SCHEMA}")
-    if schema > SCHEMA:
-        raise ConfigError(
-            f"{where}: schema {schema} is newer than {SCHEMA}, the newest known here; upgrade the package"
-        )
 
 
 def _plain_type(name: str) -> Any:
@@ -284,28 +267,3 @@ def _plain_type(name: str) -> Any:
 
 COLUMNS: dict[str, Any] = {f.name: _plain_type(f.name) for f in fields(TurnRow)}
 """Column name -> Python type, in the order of the row."""
-
-_PANDAS = {int: "Int64", float: "float64", bool: "boolean", str: "object"}
-
-
-def rows_frame(rows: Sequence[TurnRow]) -> pd.DataFrame:
-    """`rows` as a data frame, one column a field in the order of the row; whole numbers and flags keep their nulls."""
-    import pandas as pd
-
-    columns = {
-        name: pd.Series([getattr(row, name) for row in rows], dtype=_PANDAS.get(kind, "object"))
-        for name, kind in COLUMNS.items()
-    }
-    return pd.DataFrame(columns)
-
-
-def rows_table(rows: Sequence[TurnRow]) -> pa.Table:
-    """`rows` as an Arrow table with explicit types, so that an all-null column keeps its type."""
-    import pyarrow as pa
-
-    plain = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list[int]: pa.list_(pa.int64())}
-    plain[list[float]] = pa.list_(pa.float64())
-    schema = pa.schema([(name, plain.get(kind, pa.map_(pa.string(), pa.string()))) for name, kind in COLUMNS.items()])
-    columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
-    columns["labels"] = [list(row.labels.items()) for row in rows]
-    return pa.table(columns, schema=schema)

@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.rows import SCHEMA, refuse_newer
+from agentbench_spec.results.row_formats import refuse_newer
+from agentbench_spec.results.rows import SCHEMA
 from agentbench_spec.writing import write_bytes
 
 ROWS = "throughput.jsonl"

@@ -31,7 +31,8 @@ from agentbench_spec.results.folder import (
 from agentbench_spec.results.integrity import refuse_lost_turns, resumable
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.provenance import differing_keys, write_json_atomic
-from agentbench_spec.results.rows import SCHEMA, RoundRow, TurnRow, parse_round, parse_turn, row_line, rows_table
+from agentbench_spec.results.row_formats import parse_round, parse_turn, row_line, rows_table
+from agentbench_spec.results.rows import SCHEMA, RoundRow, TurnRow
 from agentbench_spec.results.summary import Summary, summarise, summary_dict
 from agentbench_spec.writing import output_file, write_bytes
 

@@ -13,7 +13,8 @@ from reportkit import two_rollouts, write_run
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import read_run, read_turns
-from agentbench_spec.results.rows import TurnRow, row_line
+from agentbench_spec.results.row_formats import row_line
+from agentbench_spec.results.rows import TurnRow
 
 
 def altered(folder: Path, change: Callable[[list[TurnRow]], list[TurnRow]]) -> Path:

@@ -21,7 +21,8 @@ from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.folder import read_manifest, read_rounds, read_run
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.provenance import make_manifest
-from agentbench_spec.results.rows import CLOCK_FIELDS, COLUMNS, SCHEMA, RoundRow, TurnRow, row_line, rows_frame
+from agentbench_spec.results.row_formats import row_line, rows_frame
+from agentbench_spec.results.rows import CLOCK_FIELDS, COLUMNS, SCHEMA, RoundRow, TurnRow
 from agentbench_spec.results.summary import summary_dict
 from agentbench_spec.results.writer import RunWriter
 
@@ -261,6 +262,14 @@ def test_bad_rows_are_named_by_file_line_and_field(tmp_path: Path, change: dict[
     with pytest.raises(ConfigError, match=r"turns\.jsonl:2") as caught:
         read_run(tmp_path)
     assert message in str(caught.value)
+
+
+def test_a_row_of_the_first_schema_is_read_as_one_of_today(tmp_path: Path) -> None:
+    """Fails if rows recorded before rounds were timed cannot be read, or never mix with new ones."""
+    old = {name: value for name, value in asdict(make_row(matched=[1])).items() if name not in ("round_s", "attempts")}
+    _write_run(tmp_path, [json.dumps(old | {"schema": 1}) + "\n"])
+    (row,) = read_run(tmp_path)[1]
+    assert (row.schema, row.round_s, row.attempts, row.tau) == (SCHEMA, None, None, 2.0)
 
 
 @pytest.mark.parametrize("line", ["{broken\n", "[1]\n", '{"schema": 1, "tau": NaN}\n', "\n"])

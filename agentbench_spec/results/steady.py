@@ -1,0 +1,114 @@
+"""Seconds of decoding as a quiet machine would have had them.
+
+Tokens and rounds of a turn are exact whatever else the machine does; only the time of a round can be hit, and it is
+then far above that of its like. Such a round takes the time of its like, so that its turn keeps its weight. Chosen by
+benchmarks/robust_headline.py; defined in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, median, median_low
+
+import numpy as np
+
+from agentbench_spec.results.rows import TurnRow
+
+FAR_ABOVE = 2.0
+"""Times what its like take from which on a round was stalled."""
+_FEWEST = 5
+"""Turns from which on a line can be told from a stall."""
+_MOST = 400
+"""Turns a line is laid through, evenly spread; more add nothing."""
+
+
+def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) -> list[float | None]:
+    """Decode seconds of each row with stalled rounds at the time of their like; None where nothing was timed.
+
+    rows: turns of one drafter. What a round should take grows with the drafts it verifies, as it does within turns, and
+    with the context, along a line through the turns. Where rounds were not timed, a turn's mean round stands for all of
+    them. All rounds of a turn marked `disturbed` count as stalled. A server's seconds stay as they are: from outside,
+    its stalls cannot be told from its queue.
+    """
+    judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
+    steps, places = [_steps(rows[i]) for i in judged], [rows[i].context_tokens or 0 for i in judged]
+    doubtful = [bool(rows[i].disturbed) for i in judged]
+    slope = _width_slope(steps, places, doubtful)
+    plain = [median(s / (1 + slope * width) for width, s, _ in turn) for turn in steps]
+    like = _line(places, plain, doubtful)
+    found = [row.decode_s for row in rows]
+    for i, turn, place in zip(judged, steps, places, strict=True):
+        expected = like(place)
+        parts = ((s, expected * (1 + slope * width), n) for width, s, n in turn)
+        found[i] = sum(n * (e if rows[i].disturbed or s > far_above * e else s) for s, e, n in parts)
+    return found
+
+
+def steady_s(seconds: Sequence[float], units: Sequence[float]) -> list[float]:
+    """The same for other work: seconds [n] spent on units [n] each, such as the tokens of a prefill."""
+    like = _line(units, seconds, [False] * len(units))
+    return [e if s > FAR_ABOVE * (e := like(u)) else s for s, u in zip(seconds, units, strict=True)]
+
+
+def _rounds(row: TurnRow) -> int:
+    return row.rounds or row.emitted or 0
+
+
+_Step = tuple[float, float, int]
+"""Drafts verified, seconds of one such round, and how many such rounds."""
+
+
+def _steps(row: TurnRow) -> list[_Step]:
+    widths = row.proposed_lengths or [0]
+    if row.round_s and len(row.round_s) == len(widths):
+        return [(width, s, 1) for width, s in zip(widths, row.round_s, strict=True)]
+    return [(fmean(widths), (row.decode_s or 0.0) / _rounds(row), _rounds(row))]
+
+
+def _width_slope(turns: Sequence[Sequence[_Step]], places: Sequence[float], doubtful: Sequence[bool]) -> float:
+    """By what part of an empty round one draft prolongs a round.
+
+    Taken within turns, where a stall hits all rounds alike; between turns of like contexts where rounds were not timed.
+    """
+    slopes = []
+    for turn in turns:
+        low, high = min(turn)[0], max(turn)[0]
+        if low < high:
+            short, long = (median(s for width, s, _ in turn if width == end) for end in (low, high))
+            if room := max(high * short - low * long, 1e-9 * short):
+                slopes.append((long - short) / room)
+    if not slopes:
+        steps = [median(s for _, s, _ in turn) for turn in turns]
+        like = _line(places, steps, doubtful)
+        widths = [fmean(width for width, *_ in turn) for turn in turns]
+        start, rise = _straight(widths, [s / like(place) for s, place in zip(steps, places, strict=True)])
+        slopes = [rise / start if start > 0 else 0.0]
+    return max(median(slopes), 0.0)
+
+
+def _line(places: Sequence[float], values: Sequence[float], doubtful: Sequence[bool]) -> Callable[[float], float]:
+    """Place -> value on a straight line through the points, never below the lowest of them.
+
+    doubtful [n]: points to be left out where others are left.
+    """
+    kept = [i for i, doubt in enumerate(doubtful) if not doubt] or range(len(values))
+    start, slope = _straight([places[i] for i in kept], [values[i] for i in kept])
+    lowest = min((values[i] for i in kept), default=0.0)
+    return lambda place: max(start + slope * place, lowest)
+
+
+def _straight(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """(start, slope) of the line that less than half of the points cannot move: repeated medians (Siegel, 1982).
+
+    Of fewer than five points a line and a stall cannot be told apart: their lower median, without a slope.
+    """
+    if len(values) < _FEWEST:
+        return (median_low(values) if values else 0.0), 0.0
+    x, y = np.array([places, values])[:, np.argsort(places, kind="stable")]
+    some = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST)).round().astype(int))
+    x, y = x[some], y[some]
+    apart = x[:, None] != x
+    slopes = np.divide(y[:, None] - y, x[:, None] - x, out=np.full(apart.shape, np.nan), where=apart)
+    known = slopes[apart.any(1)]
+    slope = float(np.median(np.nanmedian(known, axis=1))) if len(known) else 0.0
+    return float(np.median(y - slope * x)), slope

@@ -1,0 +1,144 @@
+"""How far planted stalls move a speed-up, by estimator: rows of a recorded run, its clocks drawn anew.
+
+usage: python benchmarks/robust_headline.py [--run results/recorded/bfcl-v3-smollm2-135m] [--repeats 100]
+
+Every round takes its drafter's recorded step at that context, more for a wider verify, times noise of a round (4 %) and
+of a turn (3 %). Then stalls are planted: in 10 % of all (turn, drafter) cells every round, or a run of half of them,
+takes 10 to 50 times as long; or one round in ten, anywhere, takes 15 times as long (a third process on two cores).
+Printed is how far the speed-up moves from the same clocks without stalls: median and worst over drafters and repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from agentbench_spec.results.costs import Pair, paired
+from agentbench_spec.results.folder import read_run
+from agentbench_spec.results.metrics import BASELINE, by_drafter
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steady_decode_s
+
+Estimator = Callable[[Sequence[TurnRow]], Sequence[float]]
+"""Rows of one drafter -> decode seconds of each."""
+
+
+def sums(rows: Sequence[TurnRow]) -> list[float]:
+    """Nothing done: the plain ratio of sums."""
+    return [row.decode_s or 0.0 for row in rows]
+
+
+def medians(rows: Sequence[TurnRow]) -> list[float]:
+    """Median step of the run by verify width, times rounds."""
+    by_width: dict[int, list[float]] = {}
+    for row in rows:
+        for width, s in zip(row.proposed_lengths or (), row.round_s or (), strict=True):
+            by_width.setdefault(width, []).append(s)
+    steps = {width: float(np.median(found)) for width, found in by_width.items()}
+    return [sum(steps[width] for width in row.proposed_lengths or ()) for row in rows]
+
+
+def trimmed(rows: Sequence[TurnRow], share: float = 0.1) -> list[float]:
+    """Turns whose mean step is among the highest or lowest tenth take the mean step of the others."""
+    steps = np.array([(row.decode_s or 0.0) / (row.rounds or 1) for row in rows])
+    low, high = np.quantile(steps, [share, 1 - share])
+    kept = (steps >= low) & (steps <= high)
+    steps = np.where(kept, steps, steps[kept].mean())
+    return [float(step * (row.rounds or 1)) for step, row in zip(steps, rows, strict=True)]
+
+
+def steady(rows: Sequence[TurnRow], far_above: float, *, by_round: bool = True) -> list[float]:
+    """The product's: rounds (or whole turns) far above their like take the median of their like."""
+    rows = rows if by_round else [replace(row, round_s=None) for row in rows]
+    return [s or 0.0 for s in steady_decode_s(rows, far_above=far_above)]
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "ratio of sums": sums,
+    "median by width": medians,
+    "trimmed turns": trimmed,
+    "far above 1.5": partial(steady, far_above=1.5),
+    "far above 2": partial(steady, far_above=2.0),
+    "far above 3": partial(steady, far_above=3.0),
+    "turns above 2": partial(steady, far_above=2.0, by_round=False),
+}
+
+
+def drawn(row: TurnRow, rng: np.random.Generator) -> list[float]:
+    """Seconds of each round of a turn on a quiet machine."""
+    widths = 1 + 0.06 * np.array(row.proposed_lengths)
+    step_s = (row.decode_s or 0.0) / (row.rounds or 1) / widths.mean()
+    noise = rng.lognormal(0, 0.04, len(widths)) * rng.lognormal(0, 0.03)
+    return list(step_s * widths * noise)
+
+
+def stall(kind: str, cells: Sequence[list[float]], rng: np.random.Generator) -> list[list[float]]:
+    """The same rounds with stalls planted."""
+    out = [list(cell) for cell in cells]
+    if kind == "one round in ten":
+        return [[s * (15 if rng.random() < 0.1 else 1) for s in cell] for cell in out]
+    for i in rng.choice(len(out), size=round(0.1 * len(out)), replace=False):
+        length = len(out[i]) if kind == "whole turns" else (len(out[i]) + 1) // 2
+        start = rng.integers(len(out[i]) - length + 1)
+        factor = rng.uniform(10, 50)
+        out[i][start : start + length] = [factor * s for s in out[i][start : start + length]]
+    return out
+
+
+def timed(rows: Sequence[TurnRow], cells: Sequence[list[float]]) -> list[TurnRow]:
+    """The rows with these seconds of their rounds."""
+    return [replace(row, round_s=cell, decode_s=sum(cell)) for row, cell in zip(rows, cells, strict=True)]
+
+
+def pooled(pairs: Sequence[Pair], estimator: Estimator) -> float:
+    """The speed-up over the pairs, with the seconds that the estimator gives each side."""
+    base, own = [base for base, _ in pairs], [row for _, row in pairs]
+    base_s, own_s = sum(estimator(base)), sum(estimator(own))
+    tokens = sum(row.emitted or 0 for row in own) / sum(row.emitted or 0 for row in base)
+    return float(base_s / own_s * tokens)
+
+
+KINDS = ("none", "whole turns", "half turns", "one round in ten")
+
+
+def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[float]]:
+    """Per estimator: how far the speed-up of each drafter in each repeat is from its quiet value, in per cent.
+
+    Without stalls: from the ratio of sums.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
+    rows = [row for row in rows if row.rounds and row.decode_s]
+    for repeat in range(repeats):
+        rng = np.random.default_rng(repeat)
+        cells = [drawn(row, rng) for row in rows]
+        quiet = timed(rows, cells)
+        noisy = quiet if kind == "none" else timed(rows, stall(kind, cells, rng))
+        for drafter in by_drafter(rows):
+            if drafter != BASELINE:
+                for name, estimator in ESTIMATORS.items():
+                    against = pooled(paired(quiet, drafter), sums if kind == "none" else estimator)
+                    found[name].append(100 * abs(pooled(paired(noisy, drafter), estimator) / against - 1))
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("results/recorded/bfcl-v3-smollm2-135m"))
+    parser.add_argument("--repeats", type=int, default=100)
+    options = parser.parse_args()
+    rows = read_run(options.run)[1]
+    print(f"{'median % (worst %)':18}" + "".join(f"{kind:>20}" for kind in KINDS))
+    columns = {kind: moved(rows, kind, options.repeats) for kind in KINDS}
+    for name in ESTIMATORS:
+        cells = (f"{np.median(found[name]):8.2f} ({max(found[name]):7.2f})" for found in columns.values())
+        print(f"{name:18}" + "".join(f"{cell:>20}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()

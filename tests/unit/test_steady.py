@@ -1,0 +1,102 @@
+"""Seconds as a quiet machine would have had them: stalls are planted, and what they may move is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rowkit import make_row
+
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steady_decode_s, steady_s
+
+
+def quiet(turns: int = 20, *, by_round: bool = True, drafter: str = "ngram") -> list[TurnRow]:
+    """Turns whose step grows with context and width, with a few per cent of noise."""
+    rng = random.Random(0)
+    rows = []
+    for turn in range(turns):
+        widths = [rng.choice([0, 0, 3, 7]) for _ in range(12)]
+        context = 500 + 300 * turn
+        spent = [(0.02 + 1e-5 * context) * (1 + 0.1 * width) * rng.uniform(0.97, 1.03) for width in widths]
+        rows.append(
+            make_row(
+                turn=turn,
+                drafter=drafter,
+                matched=[0] * 12,
+                context_tokens=context,
+                proposed_lengths=widths,
+                decode_s=sum(spent),
+                round_s=spent if by_round else None,
+            )
+        )
+    return rows
+
+
+def stalled(row: TurnRow, factor: float, rounds: slice = slice(None)) -> TurnRow:
+    """The row with some of its rounds so many times slower."""
+    if row.round_s is None:
+        return replace(row, decode_s=(row.decode_s or 0.0) * factor)
+    spent = list(row.round_s)
+    spent[rounds] = [factor * s for s in spent[rounds]]
+    return replace(row, round_s=spent, decode_s=sum(spent))
+
+
+def total(rows: Sequence[TurnRow]) -> float:
+    return sum(s or 0.0 for s in steady_decode_s(rows))
+
+
+@pytest.mark.parametrize("by_round", [True, False])
+def test_without_a_stall_nothing_changes(by_round: bool) -> None:
+    """Fails if ordinary differences between rounds, widths or contexts are taken for stalls."""
+    rows = quiet(by_round=by_round)
+    assert steady_decode_s(rows) == pytest.approx([row.decode_s for row in rows])
+
+
+@pytest.mark.parametrize("by_round", [True, False])
+@pytest.mark.parametrize("factor", [10, 50])
+@pytest.mark.parametrize("place", [0, 9, 18])
+def test_stalled_turns_move_the_seconds_by_little(by_round: bool, factor: float, place: int) -> None:
+    """Fails if a tenth of the turns, 10 to 50 times slower, anywhere in the run, moves the total by 5 % or more."""
+    rows = quiet(by_round=by_round)
+    noisy = [stalled(row, factor) if row.turn in (place, place + 1) else row for row in rows]
+    assert sum(row.decode_s or 0 for row in noisy) > 1.3 * total(rows)  # what the plain sum makes of it
+    assert total(noisy) == pytest.approx(total(rows), rel=0.05)
+
+
+def test_stalled_rounds_within_many_turns_are_found() -> None:
+    """Fails if stalls that hit a few rounds of every turn count because no whole turn is slow."""
+    rows = quiet()
+    noisy = [stalled(row, 15, slice(row.turn % 6, row.turn % 6 + 2)) for row in rows]
+    assert total(noisy) == pytest.approx(total(rows), rel=0.02)
+
+
+def test_a_disturbed_turn_counts_with_the_time_of_its_like() -> None:
+    """Fails if the clocks of a turn that was marked weigh anything, even where none of its rounds is far above."""
+    rows = quiet()
+    noisy = [replace(stalled(row, 1.6), disturbed=True) if row.turn == 10 else row for row in rows]
+    assert total(noisy) == pytest.approx(total(rows), rel=0.005)
+
+
+def test_slower_throughout_is_slower() -> None:
+    """Fails if a drafter that is really slow, in every round, is made as fast as another."""
+    assert total([stalled(row, 3) for row in quiet()]) == pytest.approx(3 * total(quiet()))
+
+
+def test_few_turns_and_odd_rows_are_taken_as_they_are() -> None:
+    """Fails if a run of one turn, a turn without a round, an untimed one or a server's raises or changes."""
+    empty = make_row(turn=1, matched=[], decode_s=1e-6, round_s=[])
+    odd = [make_row(matched=[1]), empty, make_row(turn=2, matched=[1, 1], decode_s=2.0, backend="sglang")]
+    assert steady_decode_s(odd) == [None, 1e-6, 2.0]
+    assert steady_decode_s(quiet(1)) == pytest.approx([quiet(1)[0].decode_s])
+    assert steady_decode_s([]) == []
+
+
+def test_other_work_is_judged_by_its_units() -> None:
+    """Fails if a long prefill is taken for a stalled one, or a stalled one for a long one."""
+    tokens = [100, 200, 400, 800, 1600, 3200, 300]
+    spent = [0.1 + t / 1000 for t in tokens]
+    assert steady_s(spent, tokens) == pytest.approx(spent)
+    assert steady_s([*spent[:-1], 20 * spent[-1]], tokens) == pytest.approx(spent)
