@@ -30,7 +30,7 @@ demo: $(STAMP)
 	$(BIN)/agentbench-spec run --config examples/demo.toml --out results/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start: the suite takes one core a worker
 os.environ.update(OFFLINE)  # here, because huggingface_hub reads these once, when a later conftest or test imports it
 
 

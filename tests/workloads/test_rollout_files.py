@@ -156,7 +156,7 @@ FILES = [
     ("blank.jsonl", b"\n \n", "is empty"),
     ("lfs.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
     ("name.jsonl.gz", b'{"id": "a"}\n', "is not gzip"),
-    ("name.jsonl", gzip.compress(b"{}"), "rename it to name.jsonl.gz"),
+    ("name.jsonl", gzip.compress(b"{}", mtime=0), "rename it to name.jsonl.gz"),
 ]
 
 
