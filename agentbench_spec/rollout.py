@@ -108,13 +108,13 @@ class TokenCounter(Protocol):
         ...
 
 
-def read_rollouts(path: Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:
+def read_rollouts(path: str | Path, *, on_bad: Callable[[BadLine], None] | None = None) -> Iterator[Rollout]:
     """Rollouts of a .jsonl or .jsonl.gz file, one at a time.
 
     Without `on_bad` the first bad line raises ConfigError naming file, line, field and the way out. With it, bad
     lines go to `on_bad` and the good ones beside them are still yielded. A missing or empty file always raises.
     """
-    return _read(path, json_objects(path), on_bad)
+    return _read(Path(path), json_objects(Path(path)), on_bad)
 
 
 def _read(
@@ -135,12 +135,12 @@ def _read(
         yield rollout
 
 
-def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
+def write_rollouts(path: str | Path, rollouts: Iterable[Rollout]) -> int:
     """Write rollouts as .jsonl or .jsonl.gz, whole or not at all; returns how many.
 
     Raises ContractError if two rollouts share an id, ConfigError if one cannot be stored as JSON.
     """
-    return write_json_lines(path, _lines_of(rollouts))
+    return write_json_lines(Path(path), _lines_of(rollouts))
 
 
 def _lines_of(rollouts: Iterable[Rollout]) -> Iterator[dict[str, Any]]:

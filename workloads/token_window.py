@@ -30,7 +30,7 @@ def counter_for(tokenizer: TokenCounter | None, why: str) -> TokenCounter:
     if not callable(getattr(tokenizer, "prompt", None)):
         raise ConfigError(
             f"tokenizer: expected a TokenCounter, found {tokenizer!r}; in settings give the target's name as text, in "
-            "Python agentbench_spec.engine.token_counts.TargetTokens(TARGET)"
+            "Python agentbench_spec.token_counter(TARGET)"
         )
     tokenizer.text("")
     return tokenizer

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
@@ -224,9 +222,10 @@ def run(
     begun = read_manifest(out).get("settings") if resume and out else None
     settings = load_config(config, set_ or (), flags, base=begun)
     _mind_the_hub(settings.target.source, *_checkpoints(settings.drafters), settings.workload.options.get("tokenizer"))
-    from agentbench_spec.runs.execute import run as run_rollouts  # loads the hub's libraries
+    from agentbench_spec.runs.execute import new_folder  # loads the hub's libraries
+    from agentbench_spec.runs.execute import run as run_rollouts
 
-    folder = out or _new_folder(settings.named_target or "sglang", settings.workload.name)
+    folder = out or new_folder(settings.named_target or "sglang", settings.workload.name)
     done: Outcome | ServedRun
     with _interruptible(lambda: _way_to_resume(folder)):
         if settings.backend == "sglang":
@@ -292,7 +291,7 @@ def _way_to_resume(folder: Path) -> str:
 def _show(done: Outcome | ServedRun) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
     from agentbench_spec.results.summary import render, summary_dict
-    from agentbench_spec.runs.execute import failed_drafters, reasons
+    from agentbench_spec.results.verdict import failed_drafters, reasons
 
     for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         _say(line)
@@ -325,17 +324,6 @@ def _show(done: Outcome | ServedRun) -> None:
 
 
 _MOST_NOTES = 5
-
-
-def _new_folder(target: str, workload: str) -> Path:
-    """A folder of this second that no run has yet."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    parts = [
-        re.sub(r"[^\w.-]+", "-", Path(name).name).strip("-.") for name in (target, workload.partition(".jsonl")[0])
-    ]
-    wanted = Path("results") / "-".join([stamp, *filter(None, parts)])
-    others = (wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))
-    return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
 
 
 @app.command()

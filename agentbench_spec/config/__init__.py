@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -214,14 +215,16 @@ def load_config(
     flags: Mapping[str, Any] | None = None,
     *,
     base: Mapping[str, Any] | None = None,
+    trees: Iterable[Mapping[str, Any]] = (),
 ) -> RunConfig:
-    """Resolve a run's settings: defaults, then `base`, the TOML `file`, "a.b=c" `assignments`, and dotted `flags`.
+    """Resolve a run's settings: defaults, then `base`, the TOML `file`, `trees`, "a.b=c" `assignments`, dotted `flags`.
 
-    base: the settings of a run to continue, as its manifest holds them. Flags that are None were not given. Raises
-    ConfigError naming the source and the key that is wrong.
+    base: the settings of a run to continue, as its manifest holds them. trees: nested as in TOML. Flags that are None
+    were not given. Raises ConfigError naming the source and the key that is wrong.
     """
-    tree: dict[str, Any] = json.loads(json.dumps(dict(base or {})))
-    merge(tree, read_toml(file) if file else {})
+    tree: dict[str, Any] = {}
+    for own in (base or {}, read_toml(file) if file else {}, *trees):
+        merge(tree, deepcopy(dict(own)))
     for text in assignments:
         key, value = split_assignment(text)
         assign(tree, key_parts(key), value)
@@ -254,7 +257,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
     source = f" (in {file}, --set or a flag)" if file else ""
     more = f" (and {len(faults) - 1} more wrong)" if len(faults) > 1 else ""
     if first["type"] == "extra_forbidden":
-        near = _near(where)
+        near = near_setting(where)
         return f"unknown setting {where!r}{source}" + (f"; did you mean {near!r}?" if near else "") + more
     reason = _WAY_OUT.get(first["type"], "{message}").format(
         input=first["input"],
@@ -265,7 +268,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
     return f"setting {where}: {reason}, got {first['input']!r:.80}{source}{more}"
 
 
-def _near(where: str) -> str | None:
+def near_setting(where: str) -> str | None:
     """The setting that an unknown one was meant to be: the same name in its section, or a similar spelling."""
     known = sorted({*_keys(RunConfig), *RunConfig.model_fields})
     same_leaf = [name for name in known if name.rpartition(".")[2] == where.rpartition(".")[2]]

@@ -53,7 +53,7 @@ class Published:
 
 
 @cache
-def facts() -> tuple[Fact, ...]:
+def paper_facts() -> tuple[Fact, ...]:
     """All facts known, in the order of the file."""
     text = resources.files("agentbench_spec.data").joinpath("paper_tables.csv").read_text("utf-8")
     return tuple(Fact(**line) for line in csv.DictReader(text.splitlines()))
@@ -67,7 +67,7 @@ def published(table: TableName, target: str, workload: str, drafter: str, metric
     if table == "figure1b":
         return _figure1b(workload) if metric == "tau_raw" and drafter not in ("none", "dlite") else None
     wanted = (table.removeprefix("table"), target, workload, DRAFTERS.get(drafter), METRICS.get(metric))
-    for fact in facts():
+    for fact in paper_facts():
         if (fact.table, fact.target, fact.workload, fact.drafter, fact.metric) == wanted:
             value, half = float(fact.value), 0.5 * 10.0 ** -len(fact.value.partition(".")[2])
             return Published(fact.value, value - half, value + half, fact.source)
@@ -75,7 +75,11 @@ def published(table: TableName, target: str, workload: str, drafter: str, metric
 
 
 def _figure1b(group: str) -> Published | None:
-    ends = {fact.metric: fact for fact in facts() if fact.table == "fig1b" and fact.workload.partition(" ")[0] == group}
+    ends = {
+        fact.metric: fact
+        for fact in paper_facts()
+        if fact.table == "fig1b" and fact.workload.partition(" ")[0] == group
+    }
     if len(ends) != 2:
         return None
     low, high = ends["tau_min_approx"], ends["tau_max_approx"]

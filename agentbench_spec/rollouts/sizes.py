@@ -60,12 +60,12 @@ class ValidationReport:
         return not self.bad
 
 
-def validate_rollouts(path: Path) -> ValidationReport:
+def validate_rollouts(path: str | Path) -> ValidationReport:
     """Read every line of `path` and say which are bad and why.
 
     Raises ConfigError if there is no such file or not one line in it.
     """
-    bad: list[BadLine] = []
+    path, bad = Path(path), list[BadLine]()
     warnings: list[str] = []
     counts = dict.fromkeys(("rollouts", "decode_points", "viewed", "views", "rewritten_turns"), 0)
     for rollout in read_rollouts(path, on_bad=bad.append):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary
+from agentbench_spec.results.verdict import lossless, measured
 from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
@@ -61,38 +63,6 @@ class Outcome(Finished):
     """What was bent or left out on the way, in words."""
 
 
-def measured(rows: Iterable[TurnRow]) -> bool:
-    """True if at least one turn was decoded."""
-    return any(row.status == "ok" for row in rows)
-
-
-def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
-    """Drafters of which not one turn was decoded, because they failed."""
-    rows = list(rows)
-    ok = {row.drafter for row in rows if row.status == "ok"}
-    return sorted({row.drafter for row in rows if row.status == "error"} - ok)
-
-
-def lossless(summary: Summary) -> bool | None:
-    """False if any drafter's output is an error, None if none was compared with the baseline (sampling, no drafter)."""
-    found = [own.losslessness for own in summary.drafters if own.drafter != BASELINE and own.losslessness.compared]
-    return all(each.errors == 0 for each in found) if found else None
-
-
-def reasons(rows: Iterable[TurnRow], most: int = 5) -> list[str]:
-    """Why turns were not measured: an example of each kind of reason with the drafters and rows it stands for."""
-    kinds: dict[tuple[str, str], list[TurnRow]] = {}
-    for row in rows:
-        if row.status != "ok":
-            kinds.setdefault((row.status, re.sub(r"[\d,]+", "#", row.error or "")), []).append(row)
-    lines = [
-        f"{status}: {' '.join((same[0].error or '').split())} ({same[0].rollout} turn {same[0].turn}; "
-        f"{len(same)} rows, {', '.join(dict.fromkeys(row.drafter for row in same))})"
-        for (status, _), same in kinds.items()
-    ]
-    return lines[:most] + ([f"{len(lines) - most} more kinds of reason in the rows"] if len(lines) > most else [])
-
-
 def run(
     config: RunConfig,
     folder: Path,
@@ -100,15 +70,17 @@ def run(
     resume: bool = False,
     argv: Sequence[str] | None = None,
     tell: Tell = lambda line: None,
+    bar: bool = True,
 ) -> Outcome:
     """Replay the configured rollouts and write the run folder.
 
-    tell: takes the lines that say what is going on. Raises ConfigError for anything in the settings, the data or the
-    folder that cannot be used; what can be seen without the model is refused before it is loaded.
+    tell: takes the lines that say what is going on; bar: count turns on stderr, else `tell` hears of each rollout.
+    Raises ConfigError for anything in the settings, the data or the folder that cannot be used; what can be seen
+    without the model is refused before it is loaded.
     """
     settings = config.model_dump(mode="json")
     refuse_early(folder, settings, resume=resume)
-    source = read_source(config, tell=tell)
+    source = read_source(config, tell=tell, bar=bar)
     bench = Bench.open(config, tell, workload=source.name)
     card = measure_card(bench.target)
     for line in card.lines(()):
@@ -126,7 +98,7 @@ def run(
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
         with OtherWork() as other:
-            _replay_all(writer, bench.replayer, source.rollouts, config)
+            _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell)
         contended = doubtful(other.cores, bench.target.info.device)
         said = [*writer.manifest.get("notes", []), *bench.renderer.notes, *([note(other.cores)] if contended else [])]
         notes = list(dict.fromkeys(said))
@@ -134,6 +106,17 @@ def run(
         summary = writer.finish(include_degenerate=config.measure.include_degenerate)
     left_out = ["left out: " + line for line in source.facts["left_out"]]
     return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])
+
+
+def new_folder(target: str, workload: str) -> Path:
+    """A folder of this second that no run has yet: results/<time>-<target>-<workload>."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    parts = [
+        re.sub(r"[^\w.-]+", "-", Path(name).name).strip("-.") for name in (target, workload.partition(".jsonl")[0])
+    ]
+    wanted = Path("results") / "-".join([stamp, *filter(None, parts)])
+    others = (wanted.with_name(f"{wanted.name}-{number}") for number in range(2, 1000))
+    return next((folder for folder in (wanted, *others) if not folder.exists()), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +208,11 @@ def _conditions(setup: Setup, target: Target) -> Conditions:
     )
 
 
-def _replay_all(writer: RunWriter, replayer: Replayer, rollouts: Sequence[Rollout], config: RunConfig) -> None:
+def _replay_all(
+    writer: RunWriter, replayer: Replayer, rollouts: Sequence[Rollout], config: RunConfig, tell: Tell | None
+) -> None:
     turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
-    with Progress(turns, done=writer.completed) as progress:
+    with Progress(turns, done=writer.completed, tell=tell) as progress:
         replayer.told = progress.doing
         for rollout in rollouts:
             if rollout.id not in writer.completed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tqdm import tqdm
@@ -17,8 +17,14 @@ _LOG_EVERY_S = 30.0
 class Progress:
     """Counts turns over all rollouts of a run, those of an earlier process included."""
 
-    def __init__(self, turns: Mapping[str, int], *, done: Collection[str] = ()):
-        """turns: rollout id -> turns it has; done: rollouts that need no replay."""
+    def __init__(
+        self,
+        turns: Mapping[str, int],
+        *,
+        done: Collection[str] = (),
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """turns: rollout id -> turns it has; done: rollouts that need no replay; tell: hears of each, without a bar."""
         self._turns, self._done = turns, len(done)
         self._turn, self._of = 0, 0
         self._live = sys.stderr.isatty()
@@ -28,7 +34,9 @@ class Progress:
             unit="turn",
             dynamic_ncols=True,
             mininterval=0.1 if self._live else _LOG_EVERY_S,
+            disable=tell is not None,
         )
+        self._tell = tell
 
     def __enter__(self) -> Progress:
         return self
@@ -43,6 +51,8 @@ class Progress:
         self._turn, self._of = 0, self._turns[rollout]
         end = self._bar.n + self._of
         self._bar.set_description(f"rollout {self._done}/{len(self._turns)}")
+        if self._tell:
+            self._tell(f"rollout {self._done}/{len(self._turns)}: {self._of} turns")
         yield
         self._bar.update(end - self._bar.n)
 

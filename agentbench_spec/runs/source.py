@@ -60,11 +60,11 @@ class Source:
 
 
 def read_source(
-    config: RunConfig, *, limit: int | None = None, tell: Callable[[str], None] = lambda line: None
+    config: RunConfig, *, limit: int | None = None, tell: Callable[[str], None] = lambda line: None, bar: bool = True
 ) -> Source:
     """The configured rollouts; limit: where the settings name none. Raises what opening and loading raise."""
     workload = configured_workload(config)
-    rollouts = load_rollouts(workload, limit=config.workload.limit or limit, seed=config.measure.seed)
+    rollouts = load_rollouts(workload, limit=config.workload.limit or limit, seed=config.measure.seed, bar=bar)
     facts = data_facts(workload, rollouts)
     for line in facts["left_out"]:
         tell(f"left out: {line}")
@@ -98,12 +98,12 @@ def _not_a_rollouts_file(name: str) -> str:
     return f"workload {name}: a path must be a rollouts file (.jsonl or .jsonl.gz), and this one {found}"
 
 
-def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[Rollout]:
-    """All rollouts of `workload`, with a bar if it takes long.
+def load_rollouts(workload: Workload, *, limit: int | None, seed: int, bar: bool = True) -> list[Rollout]:
+    """All rollouts of `workload`, with a bar if it takes long, unless none is wanted.
 
     Raises ConfigError if there are none, ContractError if one is no rollout, two share an id, or reading them fails.
     """
-    rollouts = _read(workload, limit, seed)
+    rollouts = _read(workload, limit, seed, bar)
     seen: set[str] = set()
     for rollout in rollouts:
         if not isinstance(rollout, Rollout):
@@ -116,11 +116,12 @@ def load_rollouts(workload: Workload, *, limit: int | None, seed: int) -> list[R
     return rollouts
 
 
-def _read(workload: Workload, limit: int | None, seed: int) -> list[Rollout]:
+def _read(workload: Workload, limit: int | None, seed: int, bar: bool) -> list[Rollout]:
     """Raises ContractError naming the workload if it fails without an error of ours, or ends the process."""
     try:
         source = workload.rollouts(limit=limit, seed=seed)
-        return list(tqdm(source, desc=f"reading {workload.name}", unit="rollout", delay=1, leave=False))
+        what = f"reading {workload.name}"
+        return list(tqdm(source, desc=what, unit="rollout", delay=1, leave=False, disable=not bar))
     except (AgentBenchError, OSError):
         raise
     except (Exception, SystemExit) as error:

@@ -72,7 +72,7 @@ def test_adding_a_drafter_works_as_the_notebook_says() -> None:
     """Fails if the ten-line drafter breaks a law, is not lossless, or has no figures."""
     after = executed("add_a_drafter")
     lines = [line for text in printed(after) for line in text.splitlines() if "identical to plain decoding" in line]
-    assert [line.split()[0] for line in lines] == ["none", "ngram", "my_drafter:make"]
+    assert [line.split()[0] for line in lines] == ["none", "ngram", "__main__:Bigram"]
     assert all(line.endswith("in 6 of 6 turns") for line in lines)
     assert figures(after) == figures(committed("add_a_drafter")) == 2
 

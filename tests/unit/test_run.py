@@ -24,8 +24,9 @@ from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results.folder import read_manifest, read_rounds, read_run
 from agentbench_spec.results.metrics import Losslessness
 from agentbench_spec.results.summary import Summary, summarise
+from agentbench_spec.results.verdict import lossless, reasons
 from agentbench_spec.rollout import write_rollouts
-from agentbench_spec.runs.execute import lossless, reasons, run
+from agentbench_spec.runs.execute import run
 
 HERE = Path(__file__).parent
 HOLD = ("--drafter", "odd_plugins:hold", "--drafter", "ngram")

@@ -85,8 +85,9 @@ class Plot:
             figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
         return buffer.getvalue()
 
-    def save(self, folder: Path) -> tuple[Path, Path]:
+    def save(self, folder: str | Path) -> tuple[Path, Path]:
         """Write `<name>.svg` and `<name>.png` into `folder`, made if missing; returns both paths."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = folder / f"{self.name}.svg", folder / f"{self.name}.png"
         for path, content in zip(paths, (self.svg().encode(), self.png()), strict=True):

@@ -25,7 +25,7 @@ _COMPLETIONS = "llm_completions"
 
 
 def import_rollouts(
-    paths: Iterable[Path],
+    paths: str | Path | Iterable[str | Path],
     *,
     format: str = "auto",
     workload: str = "imported",
@@ -33,7 +33,8 @@ def import_rollouts(
     skip: Iterable[Path] = (),
 ) -> Iterator[Rollout]:
     """Rollouts of trace files and folders, one at a time; see `TraceImport`."""
-    return TraceImport(paths, format=format, workload=workload, on_bad=on_bad, skip=skip).rollouts()
+    several = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    return TraceImport(several, format=format, workload=workload, on_bad=on_bad, skip=skip).rollouts()
 
 
 @dataclass(slots=True)

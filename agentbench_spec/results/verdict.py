@@ -1,0 +1,51 @@
+"""Whether a run may be quoted: is it lossless, was anything measured, and why was a turn not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.summary import Summary
+
+
+def measured(rows: Iterable[TurnRow]) -> bool:
+    """True if at least one turn was decoded."""
+    return any(row.status == "ok" for row in rows)
+
+
+def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
+    """Drafters of which not one turn was decoded, because they failed."""
+    rows = list(rows)
+    ok = {row.drafter for row in rows if row.status == "ok"}
+    return sorted({row.drafter for row in rows if row.status == "error"} - ok)
+
+
+def lossless(summary: Summary) -> bool | None:
+    """False if any drafter's output is an error, None if none was compared with the baseline (sampling, no drafter)."""
+    found = [own.losslessness for own in summary.drafters if own.drafter != BASELINE and own.losslessness.compared]
+    return all(each.errors == 0 for each in found) if found else None
+
+
+def reasons(rows: Iterable[TurnRow], most: int = 5) -> list[str]:
+    """Why turns were not measured: an example of each kind of reason with the drafters and rows it stands for."""
+    kinds: dict[tuple[str, str], list[TurnRow]] = {}
+    for row in rows:
+        if row.status != "ok":
+            kinds.setdefault((row.status, re.sub(r"[\d,]+", "#", row.error or "")), []).append(row)
+    lines = [
+        f"{status}: {' '.join((same[0].error or '').split())} ({same[0].rollout} turn {same[0].turn}; "
+        f"{len(same)} rows, {', '.join(dict.fromkeys(row.drafter for row in same))})"
+        for (status, _), same in kinds.items()
+    ]
+    return lines[:most] + ([f"{len(lines) - most} more kinds of reason in the rows"] if len(lines) > most else [])
+
+
+def faults(rows: Iterable[TurnRow], summary: Summary) -> list[str]:
+    """Why a run is void, or a drafter of it failed; empty: neither."""
+    rows = list(rows)
+    if not measured(rows):
+        return ["not one turn could be decoded"]
+    void = ["a greedy output differs from plain decoding by more than a near tie"] if lossless(summary) is False else []
+    return void + [f"{name}: not one turn could be decoded" for name in failed_drafters(rows)]
