@@ -8,11 +8,18 @@ from typing import Any
 from agentbench_spec.messages import ToolCall
 from agentbench_spec.rollouts.importing.jsontext import embedded_json, jsonable, loads
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
+from agentbench_spec.rollouts.importing.words import is_left_out_kind, word_keys
 
-__all__ = ["RAW_ARGUMENTS", "call_of", "calls_of", "tools_of"]
+__all__ = ["CALL_KEYS", "RAW_ARGUMENTS", "call_id_of", "call_of", "calls_of", "tools_of"]
 
 RAW_ARGUMENTS = "_raw"
 """Name under which arguments stand that are no JSON object."""
+CALL_KEYS = ("tool_calls", "toolCalls", "function_call", "functionCall", "invalid_tool_calls")
+"""Members of a message that hold its calls."""
+_NAMES = ("name", "function_name", "functionName", "tool_name", "toolName", "tool")
+_ARGUMENTS = ("arguments", "args", "input", "parameters", "kwargs", "params", "tool_input", "toolInput", "partial_json")
+_IDS = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "callId", "id")
+_KNOWN = frozenset((*_NAMES, *_ARGUMENTS, *_IDS, "function", "error", "index", "requestor"))
 
 
 def calls_of(raw: Mapping[str, Any], field: str, notes: Notes, at: int) -> tuple[ToolCall, ...]:
@@ -20,31 +27,64 @@ def calls_of(raw: Mapping[str, Any], field: str, notes: Notes, at: int) -> tuple
 
     field: path of the message; at: its index. Raises RowFault naming the call that cannot be read.
     """
-    listed = raw.get("tool_calls")
-    if isinstance(listed, str):
-        notes.add("tool_calls given as text: parsed", at)
-        listed = embedded_json(listed, f"{field}.tool_calls", lambda text: notes.add(text, at)) if listed else None
-    if not listed and raw.get("function_call"):
-        notes.add("function_call of the older form: read as a tool call", at)
-        listed = [raw["function_call"]]
-    if not listed:
-        return ()
-    if not isinstance(listed, Sequence):
-        raise RowFault(f"{field}.tool_calls", f"expected a list, found {short(listed)}")
-    return tuple(call_of(call, f"{field}.tool_calls[{i}]", notes, at) for i, call in enumerate(listed))
+    made: list[ToolCall] = []
+    for key in CALL_KEYS:
+        listed = raw.get(key)
+        if not listed or (made and key.startswith("function")):
+            continue
+        if isinstance(listed, str):
+            notes.add(f"{key} given as text: parsed", at)
+            listed = embedded_json(listed, f"{field}.{key}", lambda text: notes.add(text, at))
+        if key == "function_call" and isinstance(listed, Mapping):
+            notes.add("function_call of the older form: read as a tool call", at)
+        listed = [listed] if isinstance(listed, Mapping) else listed
+        if not isinstance(listed, Sequence):
+            raise RowFault(f"{field}.{key}", f"expected a list, found {short(listed)}")
+        made += (call_of(call, f"{field}.{key}[{i}]", notes, at) for i, call in enumerate(listed))
+    return tuple(made)
 
 
 def call_of(raw: Any, field: str, notes: Notes, at: int) -> ToolCall:
-    """A `ToolCall` from OpenAI's {"id", "function": {"name", "arguments"}} or the flat {"name", "arguments"}."""
+    """A `ToolCall` from OpenAI's {"id", "function": {"name", "arguments"}} or the flat {"name", "arguments"}.
+
+    The arguments may stand under any name that libraries give them. Raises RowFault for a call without a name, and
+    for one whose arguments stand under a name that nobody knows.
+    """
     function = raw.get("function", raw) if isinstance(raw, Mapping) else raw
+    if isinstance(function, str) and function:
+        function = {"name": function}
     if not isinstance(raw, Mapping) or not isinstance(function, Mapping):
         raise RowFault(field, f"expected a call object, found {short(raw)}")
-    name = function.get("name")
-    if not isinstance(name, str) or not name:
-        raise RowFault(f"{field}.function.name", f"expected the name of a function, found {short(name)}")
-    arguments, recorded = _arguments(function.get("arguments"), notes, at)
-    call_id = raw.get("id")
-    return ToolCall(name=name, arguments=arguments, id="" if call_id is None else str(call_id), raw_arguments=recorded)
+    name = next((function[key] for key in _NAMES if isinstance(function.get(key), str) and function[key]), None)
+    if name is None:
+        raise RowFault(
+            f"{field}.function.name", f"expected the name of a function, found {short(function.get('name'))}"
+        )
+    arguments, recorded = _arguments(_recorded_arguments(raw, function, field), notes, at)
+    return ToolCall(name=name, arguments=arguments, id=call_id_of(raw) or "", raw_arguments=recorded)
+
+
+def call_id_of(raw: Mapping[str, Any], *, own: bool = True) -> str | None:
+    """The id that a call has, or that a result answers; own: the plain `id` counts as well."""
+    names = _IDS if own else _IDS[:-1]
+    return next((str(raw[key]) for key in names if raw.get(key) not in (None, "") and _is_id(raw[key])), None)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _recorded_arguments(raw: Mapping[str, Any], function: Mapping[str, Any], field: str) -> Any:
+    holders = (function, raw)
+    found = [holder[key] for holder in holders for key in _ARGUMENTS if holder.get(key) not in (None, "")]
+    if found:
+        return found[0]
+    for holder in holders:
+        odd = [str(k) for k, v in holder.items() if k not in _KNOWN and isinstance(v, Mapping) and v]
+        odd = [key for key in odd if not is_left_out_kind(key)] or word_keys(holder, _KNOWN)
+        if odd:
+            raise RowFault(field, f"no `arguments`, but {odd[0]!r} holds {short(holder[odd[0]])}; rename it")
+    return next((holder[key] for holder in holders for key in _ARGUMENTS if holder.get(key) == ""), None)
 
 
 def _arguments(raw: Any, notes: Notes, at: int) -> tuple[dict[str, Any], str | None]:
@@ -93,7 +133,15 @@ def tools_of(raw: Any, field: str, notes: Notes) -> tuple[dict[str, Any], ...]:
         raw = [raw]
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         raise RowFault(field, f"expected a list of tool declarations, found {short(raw)}")
-    return tuple(_tool(tool, f"{field}[{i}]", notes) for i, tool in enumerate(raw))
+    return tuple(found for i, tool in enumerate(raw) for found in _tools(tool, f"{field}[{i}]", notes))
+
+
+def _tools(raw: Any, field: str, notes: Notes) -> list[dict[str, Any]]:
+    """The declarations in one item: Gemini's holds several."""
+    for key in ("functionDeclarations", "function_declarations"):
+        if isinstance(raw, Mapping) and isinstance(raw.get(key), list):
+            return [_tool(tool, f"{field}.{key}[{i}]", notes) for i, tool in enumerate(raw[key])]
+    return [_tool(raw, field, notes)]
 
 
 def _tool(raw: Any, field: str, notes: Notes) -> dict[str, Any]:
@@ -106,6 +154,6 @@ def _tool(raw: Any, field: str, notes: Notes) -> dict[str, Any]:
     if "function" in raw:
         return dict(jsonable({"type": "function", **raw}, notes.add))
     notes.add("a tool declaration in flat form: wrapped as a function")
-    renamed = {"input_schema": "parameters"}
+    renamed = {"input_schema": "parameters", "inputSchema": "parameters", "parametersJsonSchema": "parameters"}
     flat = {renamed.get(key, key): value for key, value in function.items() if key != "type"}
     return {"type": "function", "function": jsonable(flat, notes.add)}

@@ -11,10 +11,12 @@ from agentbench_spec.rollouts.importing.calls import call_of
 from agentbench_spec.rollouts.importing.draft import Draft, items_of
 from agentbench_spec.rollouts.importing.jsontext import embedded_json
 from agentbench_spec.rollouts.importing.notes import RowFault, short
+from agentbench_spec.rollouts.importing.shapes import is_message_list
+from agentbench_spec.rollouts.importing.words import is_system_key
 
-__all__ = ["mini_swe_agent", "nebius", "openai_chat", "sharegpt", "turns"]
+__all__ = ["inspect_ai", "mini_swe_agent", "nebius", "openai_chat", "sharegpt", "turns"]
 
-_BODIES = ("messages", "trajectory", "traj", "history", "conversations", "conversation")
+_BODIES = ("messages", "trajectory", "traj", "history", "conversations", "conversation", "contents", "turns")
 
 
 def _body(value: Any, draft: Draft) -> tuple[list[Any], str, Mapping[str, Any]]:
@@ -23,8 +25,15 @@ def _body(value: Any, draft: Draft) -> tuple[list[Any], str, Mapping[str, Any]]:
         return value, "", {}
     if not isinstance(value, Mapping):
         raise RowFault(None, f"expected an object or a list of messages, found {type(value).__name__}")
-    key = next((key for key in _BODIES if value.get(key) is not None), "messages")
-    return items_of(value, key, draft.notes), key, value
+    key = next((key for key in _BODIES if value.get(key) is not None), "")
+    if not key and (key := next((str(k) for k in value if is_message_list(value[k])), "")):
+        draft.notes.add(f"the messages stand in {key!r}")
+    items = items_of(value, key or "messages", draft.notes)
+    if key == "turns":
+        items = [
+            embedded_json(m, f"turns[{i}]", draft.notes.add) if isinstance(m, str) else m for i, m in enumerate(items)
+        ]
+    return items, key, value
 
 
 def openai_chat(value: Any, draft: Draft) -> None:
@@ -33,6 +42,35 @@ def openai_chat(value: Any, draft: Draft) -> None:
     draft.add_all(items, where)
     _reference(row, draft)
     _surroundings(row, draft)
+
+
+def inspect_ai(value: Any, draft: Draft) -> None:
+    """A sample of an inspect_ai log, whose long texts stand in `attachments`. Raises RowFault if one is missing."""
+    if not isinstance(value, Mapping):
+        raise RowFault(None, f"expected a sample object, found {type(value).__name__}")
+    attached = value.get("attachments")
+    found = _with_attachments(dict(value), attached if isinstance(attached, Mapping) else {}, "")
+    openai_chat(found, draft)
+    draft.notes.left_out_part([f"{_ATTACHMENT}{name}" for name in attached or ()])
+
+
+def _with_attachments(value: Any, attached: Mapping[str, Any], where: str) -> Any:
+    if isinstance(value, str) and value.startswith(_ATTACHMENT):
+        text = attached.get(value.removeprefix(_ATTACHMENT))
+        if not isinstance(text, str):
+            raise RowFault(where, f"{short(value)} is not among the attachments of the sample")
+        return text
+    if isinstance(value, list):
+        return [_with_attachments(item, attached, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        wanted = value.items() if where else ((key, value[key]) for key in value if key in _OF_A_SAMPLE)
+        more = {key: _with_attachments(item, attached, f"{where}.{key}".lstrip(".")) for key, item in wanted}
+        return {**value, **more}
+    return value
+
+
+_ATTACHMENT = "attachment://"
+_OF_A_SAMPLE = ("messages", "tools", "input")
 
 
 def _reference(row: Mapping[str, Any], draft: Draft) -> None:
@@ -45,8 +83,9 @@ def _reference(row: Mapping[str, Any], draft: Draft) -> None:
 
 def _surroundings(row: Mapping[str, Any], draft: Draft) -> None:
     """The system prompt and the tools that stand beside the messages."""
-    draft.add_system(row.get("system") or row.get("system_prompt"))
-    for key in ("tools", "functions"):
+    for key in (key for key in row if is_system_key(key)):
+        draft.add_system(row[key], key)
+    for key in ("tools", "functions", "tool_definitions", "toolConfig"):
         draft.declare(row.get(key), key)
 
 

@@ -15,7 +15,9 @@ from agentbench_spec.rollouts.importing.jsontext import embedded_json, jsonable
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
 from agentbench_spec.rollouts.importing.pairing import pair
 from agentbench_spec.rollouts.importing.prompts import PromptLog
-from agentbench_spec.rollouts.importing.raw_messages import messages_of
+from agentbench_spec.rollouts.importing.raw_messages import messages_of, text_of
+from agentbench_spec.rollouts.importing.responses import joined_items
+from agentbench_spec.rollouts.importing.words import lost_words
 
 __all__ = ["Contexts", "Draft", "items_of", "labels_of"]
 
@@ -37,6 +39,8 @@ class Draft:
     labels: dict[str, Any] = field(default_factory=dict)
     exact: bool = False
     """True if the order of the messages is that of recorded prompts."""
+    _called: set[str] = field(default_factory=set)
+    """Ids of the calls read so far."""
 
     def read(self, raw: Any, where: str, at: int | None = None) -> list[Message]:
         """The chat messages in `raw`: none for what is no chat turn (noted), usually one.
@@ -46,11 +50,14 @@ class Draft:
         at = len(self.messages) if at is None else at
         if isinstance(raw, Mapping) and raw.get("role") == "exit":
             self.notes.add("a closing message of role 'exit' is no chat turn: left out", at)
+            self.notes.left_out_part(raw)
             return []
         if isinstance(raw, Mapping) and "role" not in raw and "reward" in raw:
             self.notes.add("a reward item without a role is no chat turn: left out", at)
             return []
-        return messages_of(raw, where, self.notes, at)
+        messages = messages_of(raw, where, self.notes, at, self._called)
+        self._called.update(call.id for message in messages for call in message.tool_calls)
+        return messages
 
     def read_logged(self, raw: Any, where: str, at: int) -> list[Message]:
         """The chat messages in `raw`; what an assistant says in a demonstration is marked as not of this run."""
@@ -73,15 +80,25 @@ class Draft:
         self.messages += self.read(raw, where)
 
     def add_all(self, raw: Sequence[Any], where: str) -> None:
-        """Read and append each item of a list; where: the path of the list."""
-        for i, item in enumerate(raw):
+        """Read and append each item of a list, items of the Responses API as well; where: the path of the list."""
+        for i, item in joined_items(raw, self.notes, len(self.messages)):
             self.add(item, f"{where}[{i}]")
 
-    def add_system(self, text: Any) -> None:
-        """Put a system prompt that stands beside the messages in front of them, unless they have one."""
-        if isinstance(text, str) and text and not (self.messages and self.messages[0].role == "system"):
-            self.messages.insert(0, Message(role="system", content=text))
-            self.notes.add("the system prompt stood beside the messages: put in front of them")
+    def add_system(self, raw: Any, where: str) -> None:
+        """Put a system prompt that stands beside the messages in front of them, unless they have one.
+
+        where: its path in the row. Raises RowFault if its words stand under an unknown key.
+        """
+        text = text_of(raw, where, self.notes)
+        if not text.strip():
+            return
+        if self.messages and self.messages[0].role == "system":
+            if self.messages[0].content.strip() != text.strip():
+                self.notes.add(f"a system prompt stands in {where!r} and in the messages: that of the messages is kept")
+                self.notes.left_out_part(raw)
+            return
+        self.messages.insert(0, Message(role="system", content=text))
+        self.notes.add("the system prompt stood beside the messages: put in front of them")
 
     def declare(self, raw: Any, where: str) -> None:
         """Take a tool list."""
@@ -92,8 +109,13 @@ class Draft:
         self.messages, self.views = log.messages, log.views
         self.exact = exact
 
-    def finish(self, *, name: str, workload: str, source: Mapping[str, Any], also: Iterable[str] = ()) -> Rollout:
-        """The rollout. also: further notes. Raises RowFault if there is nothing to decode."""
+    def finish(
+        self, *, name: str, workload: str, source: Mapping[str, Any], also: Iterable[str] = (), row: Any = None
+    ) -> Rollout:
+        """The rollout. also: further notes; row: what it was read from, for a note on words that are not in it.
+
+        Raises RowFault if there is nothing to decode.
+        """
         self.messages = pair(self.messages, self.notes, reorder=not (self.exact or self.views))
         if not self.messages:
             raise RowFault("messages", "is empty: a rollout without a single message")
@@ -115,7 +137,9 @@ class Draft:
             raise RowFault(*fault)
         if not rollout.decode_points():
             raise RowFault("messages", "no assistant message after another message, so there is nothing to decode")
-        return rollout
+        lost = lost_words(row, rollout, self.notes.said)
+        note = f"words that are no part of a conversation were left out: {', '.join(lost)}"
+        return rollout.model_copy(update={"notes": (*rollout.notes, note)}) if lost else rollout
 
     def _note_oddities(self) -> None:
         declared = {tool["function"]["name"] for tool in self.tools}

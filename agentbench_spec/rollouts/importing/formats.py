@@ -9,10 +9,14 @@ from typing import Any
 from agentbench_spec.errors import unknown_name
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollout import Rollout, parse_rollout
-from agentbench_spec.rollouts.importing.chat import mini_swe_agent, nebius, openai_chat, sharegpt, turns
+from agentbench_spec.rollouts.importing.agents.atif import atif
+from agentbench_spec.rollouts.importing.agents.claude_code import claude_code
+from agentbench_spec.rollouts.importing.agents.codex import codex
+from agentbench_spec.rollouts.importing.chat import inspect_ai, mini_swe_agent, nebius, openai_chat, sharegpt, turns
 from agentbench_spec.rollouts.importing.completions import llm_completions
 from agentbench_spec.rollouts.importing.detect import detect
 from agentbench_spec.rollouts.importing.draft import Draft, labels_of
+from agentbench_spec.rollouts.importing.exchanges.folding import requests
 from agentbench_spec.rollouts.importing.jsontext import jsonable, without_nulls, without_surrogates
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault
 from agentbench_spec.rollouts.importing.openhands import openhands
@@ -31,14 +35,32 @@ _READERS: dict[str, Callable[[Any, Draft], None]] = {
     "nebius_openhands": openai_chat,
     "tau_bench": openai_chat,
     "openai_chat": openai_chat,
+    "claude_code": claude_code,
+    "codex": codex,
+    "atif": atif,
+    "inspect_ai": inspect_ai,
+    "requests": requests,
     "sharegpt": sharegpt,
     "turns": turns,
 }
 FORMATS = ("auto", "rollout", *_READERS)
 """Names of the formats; "auto" looks at each row, "rollout" is this package's own form."""
-_IDS = (
-    *(("trajectory_id",), ("traj_id",), ("instance_id", "run_id"), ("instance_id",), ("id",), ("task_id", "trial")),
-    *(("task_id",), ("question_id",), ("session_id",), ("conversation_id",), ("task", "index"), ("uuid",)),
+_IDS = tuple(
+    tuple(names.split())
+    for names in (
+        *(
+            "trajectory_id",
+            "traj_id",
+            "instance_id run_id",
+            "instance_id",
+            "id epoch",
+            "id",
+            "task_id trial",
+            "task_id",
+        ),
+        *("question_id", "session_id", "conversation_id", "task index", "uuid", "trace_id", "thread_id"),
+        *("chat_id", "sessionId"),
+    )
 )
 
 
@@ -96,7 +118,7 @@ def convert_row(
     name = id or instance_of(value)
     if not name:
         raise RowFault("id", "the row has no name of its own; pass one")
-    return draft.finish(name=name, workload=workload, source={"format": found, **(source or {})}, also=notes)
+    return draft.finish(name=name, workload=workload, source={"format": found, **(source or {})}, also=notes, row=value)
 
 
 def _own(value: Any) -> Rollout:

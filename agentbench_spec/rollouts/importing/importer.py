@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,20 @@ from tqdm import tqdm
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import BadLine, file_sha256
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.rollouts.importing.detect import container_key, detect
-from agentbench_spec.rollouts.importing.formats import check_format, convert_row, instance_of
+from agentbench_spec.rollouts.importing.detect import UnknownFormat, detect
+from agentbench_spec.rollouts.importing.expansion import expanded
+from agentbench_spec.rollouts.importing.formats import check_format, convert_row
 from agentbench_spec.rollouts.importing.notes import RowFault
+from agentbench_spec.rollouts.importing.packed.opening import STDIN, local_copy
 from agentbench_spec.rollouts.importing.reading import read_rows
+from agentbench_spec.rollouts.importing.trace_files import (
+    files_under,
+    named,
+    not_read,
+    place_of,
+    rollout_id,
+    source_name,
+)
 from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = ["TraceImport", "import_rollouts"]
@@ -58,6 +68,8 @@ class TraceImport:
     _ids: dict[str, int] = field(default_factory=dict)
     _logged: set[Path] = field(default_factory=set)
     """Folders of logged calls that a row has used."""
+    _unknown: list[BadLine] = field(default_factory=list)
+    """Rows of the file at hand whose format is not known, until a good one or the end of the file."""
 
     def rollouts(self) -> Iterator[Rollout]:
         """Each rollout, with an id that no other has.
@@ -67,9 +79,12 @@ class TraceImport:
         check_format(self.format)
         roots = [Path(path) for path in self.paths]
         for root in roots:
-            if not root.exists():
+            if root != STDIN and not root.exists():
                 raise ConfigError(f"{root}: no such file or folder; nothing was downloaded or used in its place")
-        found = [(root, file) for root in roots for file in _files(root, {path.resolve() for path in self.skip})]
+        skip = {path.resolve() for path in self.skip}
+        for bad in (bad for root in roots for bad in not_read(root)):
+            self._refuse(bad)
+        found = [(root, file) for root in roots for file in files_under(root, skip)]
         logs = [(root, file.parent) for root, file in found if _is_logged_call(file)]
         for root, file in found:
             if not _is_logged_call(file):
@@ -86,24 +101,44 @@ class TraceImport:
             raise ConfigError(f"no rollout found; {self.bad_rows} bad rows, listed above")
 
     def _of_file(self, root: Path, file: Path) -> Iterator[Rollout]:
+        with local_copy(file) as copy:
+            before = sum(self.formats.values())
+            yield from self._of_rows(root, file, copy)
+            self._tell_unknown(each=sum(self.formats.values()) > before)
+
+    def _of_rows(self, root: Path, file: Path, copy: Path) -> Iterator[Rollout]:
         digest = ""
-        for row in _inner_rows(read_rows(file)):
+        for row in expanded(read_rows(copy)):
             if isinstance(row, BadLine):
-                self._refuse(row)
+                shown = row.path if copy == file else named(file) / row.path.relative_to(copy)
+                self._refuse(replace(row, path=shown))
                 continue
-            digest = digest or file_sha256(file)
-            source = {"file": _name(root, file), "row": row.number, "sha256": digest}
+            row.path = file
+            digest = digest or file_sha256(copy)
+            source = {"file": source_name(root, file), "row": row.number, "sha256": digest}
+            source |= {"member": row.member} if row.member else {}
             calls = self._logged_calls(row)
             if calls:
                 source["prompts"] = f"{_COMPLETIONS}/{row.value['instance_id']}"
             rollout = self._convert(row, calls or row.value, source)
             if rollout is not None:
+                self._tell_unknown(each=True)
                 yield rollout
+
+    def _tell_unknown(self, *, each: bool) -> None:
+        """Tell of the rows of a file whose format is not known: each, or all in one line if it has no others."""
+        held, self._unknown = self._unknown, []
+        if each or len(held) < 2:
+            for bad in held:
+                self._refuse(bad)
+        else:
+            reason = f"{held[0].reason}; so are all {len(held):,} rows of the file"
+            self._refuse(replace(held[0], reason=reason))
 
     def _of_folder(self, root: Path, folder: Path) -> Iterator[Rollout]:
         row = Row(folder, 1, {"instance_id": folder.name}, alone=True)
         value = self._with_calls(row, folder)
-        rollout = self._convert(row, value, {"file": _name(root, folder)})
+        rollout = self._convert(row, value, {"file": source_name(root, folder)})
         if rollout is not None:
             yield rollout
 
@@ -137,14 +172,19 @@ class TraceImport:
             rollout = convert_row(
                 value,
                 format=name,
-                id=_id(row, value),
+                id=rollout_id(row, value),
                 workload=self.workload,
                 source=source,
                 notes=dict.fromkeys(row.repairs),
                 clean=True,
             )
+        except UnknownFormat as fault:
+            self._unknown.append(BadLine(place_of(row), row.number, fault.field, fault.reason))
+            if self.on_bad is None:
+                self._tell_unknown(each=True)
+            return None
         except RowFault as fault:
-            self._refuse(BadLine(row.path, row.number, fault.field, fault.reason))
+            self._refuse(BadLine(place_of(row), row.number, fault.field, fault.reason))
             return None
         rollout = self._unique(rollout)
         self.formats[name] += 1
@@ -169,27 +209,7 @@ class TraceImport:
         self.on_bad(bad)
 
 
-def _inner_rows(rows: Iterable[Row | BadLine]) -> Iterator[Row | BadLine]:
-    """`rows`, with a document that lists rollouts in one of its members replaced by what it lists."""
-    for row in rows:
-        key = container_key(row.value) if isinstance(row, Row) and row.alone else None
-        if key is None or isinstance(row, BadLine):
-            yield row
-            continue
-        note = f"the rollout stood in the list {key!r} of a larger document"
-        for number, value in enumerate(row.value[key], 1):
-            yield Row(row.path, number, value, repairs=[*row.repairs, note])
-
-
 _MAY_BE_LOGGED = ("auto", "openhands", _COMPLETIONS)
-
-
-def _files(root: Path, skip: set[Path]) -> list[Path]:
-    """The files under `root` in order of name, hidden ones left out."""
-    if root.is_file():
-        return [root]
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.resolve() not in skip)
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
 
 
 def _is_logged_call(file: Path) -> bool:
@@ -203,31 +223,3 @@ def _time(call: Any) -> float:
 
 def _keys(value: Any) -> set[str]:
     return set(value) if isinstance(value, dict) else set()
-
-
-def _name(root: Path, file: Path) -> str:
-    return _text(file.name if file == root else file.relative_to(root.parent).as_posix())
-
-
-def _text(name: str) -> str:
-    """A file's name as text: one that is not UTF-8 cannot be stored as it is."""
-    return name.encode("utf-8", "replace").decode("utf-8")
-
-
-def _stem(path: Path) -> str:
-    """The file's name without the endings trace files have."""
-    name = path.name
-    while (end := Path(name).suffix) and (end in _ENDINGS) and name != end:
-        name = name.removesuffix(end)
-    return _text(name)
-
-
-_ENDINGS = {".json", ".jsonl", ".gz", ".parquet", ".traj", ".txt", ".ndjson"}
-
-
-def _id(row: Row, value: Any) -> str:
-    """File stem and what the row calls itself, or its number where it has no name and is not alone."""
-    stem, own = _stem(row.path), instance_of(value)
-    if not own:
-        return stem if row.alone else f"{stem}/{row.number}"
-    return stem if own == stem else f"{stem}/{own}"

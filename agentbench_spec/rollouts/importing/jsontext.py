@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from agentbench_spec.jsonl import not_json
 from agentbench_spec.rollouts.importing.notes import RowFault
 
-__all__ = ["decode", "embedded_json", "jsonable", "loads", "without_nulls", "without_surrogates"]
+__all__ = ["decode", "embedded_json", "jsonable", "loads", "several", "without_nulls", "without_surrogates"]
 
 BAD_TEXT = "bytes that are not UTF-8 or half surrogate pairs were replaced by U+FFFD"
 CONTROL = "raw control characters inside JSON strings were accepted"
@@ -20,6 +21,7 @@ PADDING = "null members of parquet structs were left out: padding cannot be told
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LENIENT = json.JSONDecoder(strict=False)
+_BETWEEN = re.compile(r"[\s,\ufeff\x00]*")
 
 Say = Callable[[str], None]
 
@@ -47,14 +49,39 @@ def loads(text: str, say: Say) -> Any:
 
 
 def _parse(text: str, say: Say) -> Any:
+    repeated: dict[str, None] = {}
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            repeated.update(dict.fromkeys(key for key, count in counts.items() if count > 1))
+        return found
+
     try:
-        return json.loads(text)
+        value = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         if "control character" not in error.msg:
             raise
-    value = _LENIENT.decode(text)
-    say(CONTROL)
+        value = json.loads(text, object_pairs_hook=unique, strict=False)
+        say(CONTROL)
+    for key in repeated:
+        say(f"the member {key!r} stands twice in one object: the last one was read")
     return value
+
+
+def several(text: str) -> tuple[list[str], str]:
+    """(JSON texts of the objects and lists that stand behind one another in `text`, what is left of it)."""
+    found: list[str] = []
+    position = _BETWEEN.match(text, 0).end()  # type: ignore[union-attr]
+    while text[position : position + 1] in ("{", "["):
+        try:
+            _, stop = _LENIENT.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        found.append(text[position:stop])
+        position = _BETWEEN.match(text, stop).end()  # type: ignore[union-attr]
+    return found, text[position:]
 
 
 def _encodable(text: str) -> bool:

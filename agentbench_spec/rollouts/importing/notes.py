@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.rollouts.importing.words import strings_of
 
 __all__ = ["Notes", "RowFault", "short"]
 
@@ -26,6 +28,8 @@ class Notes:
     def __init__(self) -> None:
         self._places: dict[str, dict[int, None]] = {}
         self._left_out: dict[str, None] = {}
+        self.said: set[str] = set()
+        """Strings of what was left out with a note."""
 
     def add(self, text: str, message: int | None = None) -> None:
         """A repair in words; message: index of the message it was made in."""
@@ -33,9 +37,14 @@ class Notes:
         if message is not None:
             places[message] = None
 
-    def left_out(self, fields: Iterable[str]) -> None:
-        """Fields of messages for which a rollout has no place."""
-        self._left_out.update(dict.fromkeys(fields))
+    def left_out(self, fields: Mapping[str, Any]) -> None:
+        """Fields of messages for which a rollout has no place, with what they hold."""
+        self._left_out.update(dict.fromkeys(map(str, fields)))
+        self.left_out_part(fields)
+
+    def left_out_part(self, part: Any) -> None:
+        """Anything that another note says was left out: its strings are accounted for."""
+        self.said.update(strings_of(part))
 
     def lines(self) -> tuple[str, ...]:
         """One line for each kind of repair."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from agentbench_spec.messages import Message, ToolCall
 from agentbench_spec.rollouts.importing.notes import Notes
@@ -36,6 +37,17 @@ class _Ids:
         return name
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A call that has no result yet."""
+
+    recorded: str
+    """Its id in the source."""
+    name: str
+    """Its id in the rollout."""
+    function: str
+
+
 def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> list[Message]:
     """The messages with unique call ids, results that name their call, and results in call order.
 
@@ -43,7 +55,7 @@ def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> 
     """
     ids = _Ids(messages, notes)
     out: list[Message] = []
-    waiting: list[tuple[str, str]] = []
+    waiting: list[_Open] = []
     caller = start = 0
     while start < len(messages):
         message = messages[start]
@@ -55,7 +67,7 @@ def pair(messages: Sequence[Message], notes: Notes, *, reorder: bool = True) -> 
         if message.tool_calls:
             _note_open(waiting, caller, notes)
             names = [ids.of(call, start, i) for i, call in enumerate(message.tool_calls)]
-            waiting = [(call.id, name) for call, name in zip(message.tool_calls, names, strict=True)]
+            waiting = [_Open(c.id, name, c.name) for c, name in zip(message.tool_calls, names, strict=True)]
             caller, message = start, _with_ids(message, names)
         out.append(message)
         start += 1
@@ -70,16 +82,16 @@ def _with_ids(message: Message, names: Sequence[str]) -> Message:
     return message.model_copy(update={"tool_calls": tuple(calls)})
 
 
-def _note_open(waiting: Sequence[tuple[str, str]], caller: int, notes: Notes) -> None:
+def _note_open(waiting: Sequence[_Open], caller: int, notes: Notes) -> None:
     for _ in waiting:
         notes.add("a call has no result", caller)
 
 
 def _answers(
-    results: Sequence[Message], start: int, waiting: list[tuple[str, str]], notes: Notes, *, reorder: bool
+    results: Sequence[Message], start: int, waiting: list[_Open], notes: Notes, *, reorder: bool
 ) -> list[Message]:
     """A run of results with the ids of the calls they answer; answered calls leave `waiting`."""
-    order = {new: i for i, (_, new) in enumerate(waiting)}
+    order = {call.name: i for i, call in enumerate(waiting)}
     named = [_named(result, start + i, waiting, notes) for i, result in enumerate(results)]
     places = [order.get(message.tool_call_id or "", len(order)) for message in named]
     if not reorder or places == sorted(places):
@@ -88,16 +100,19 @@ def _answers(
     return [message for _, message in sorted(zip(places, named, strict=True), key=lambda pair: pair[0])]
 
 
-def _named(result: Message, at: int, waiting: list[tuple[str, str]], notes: Notes) -> Message:
-    found = next(_matches(result.tool_call_id, waiting), None)
+def _named(result: Message, at: int, waiting: list[_Open], notes: Notes) -> Message:
+    found = next(_matches(result, waiting), None)
     if found is None:
         notes.add("a result without an open call: kept", at)
         return result
     waiting.remove(found)
     if result.tool_call_id is None:
         notes.add("a result without a call id: given that of the next open call", at)
-    return result if result.tool_call_id == found[1] else result.model_copy(update={"tool_call_id": found[1]})
+    return result if result.tool_call_id == found.name else result.model_copy(update={"tool_call_id": found.name})
 
 
-def _matches(name: str | None, waiting: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    return (pair for pair in waiting if name is None or pair[0] == name)
+def _matches(result: Message, waiting: Sequence[_Open]) -> Iterator[_Open]:
+    """The open calls that `result` may answer: of its id; without one, of its function's name first, then in order."""
+    if result.tool_call_id is not None:
+        return (call for call in waiting if call.recorded == result.tool_call_id)
+    return iter(sorted(waiting, key=lambda call: call.function != result.name))

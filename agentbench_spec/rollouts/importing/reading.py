@@ -1,29 +1,28 @@
-"""Rows of trace files, streamed: JSON, JSON lines, parquet, plain or gzip, told apart by content and not by name."""
+"""Rows of trace files, streamed: JSON, JSON lines, parquet, arrow, however packed, told apart by content only."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import io
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollouts.importing.arrays import array_elements
-from agentbench_spec.rollouts.importing.jsontext import decode, loads
+from agentbench_spec.rollouts.importing.jsontext import decode, loads, several
 from agentbench_spec.rollouts.importing.notes import RowFault
-from agentbench_spec.rollouts.importing.parquet import parquet_rows
+from agentbench_spec.rollouts.importing.packed.likeness import packed_as, unreadable_as
+from agentbench_spec.rollouts.importing.packed.opening import DAMAGE, Member, members, seekable
+from agentbench_spec.rollouts.importing.parquet import ARROW_MAGIC, ARROW_STREAM_MAGIC, PARQUET_MAGIC, table_rows
 from agentbench_spec.rollouts.importing.shapes import is_part_of_one_rollout
 from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = ["read_rows"]
 
-_LFS_HEADER = b"version https://git-lfs.github.com/spec/"
-_GZIP_MAGIC = b"\x1f\x8b"
-_PARQUET_MAGIC = b"PAR1"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_TABLES = (PARQUET_MAGIC, ARROW_MAGIC, ARROW_STREAM_MAGIC)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PROBED_LINES = 8
 _PIECE_BYTES = 1 << 20
 
@@ -35,37 +34,50 @@ def read_rows(path: Path) -> Iterator[Row | BadLine]:
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; nothing was downloaded or used in its place")
-    return _gathered(path, _rows(path))
+    return _rows(path)
 
 
 def _rows(path: Path) -> Iterator[Row | BadLine]:
     with path.open("rb") as file:
-        head = file.read(len(_LFS_HEADER))
-    if head == _LFS_HEADER:
-        yield BadLine(path, 1, None, "is a Git-LFS pointer, not the data; fetch the data with `git lfs pull`")
-    elif head.startswith(_PARQUET_MAGIC):
-        yield from parquet_rows(path)
+        kind = packed_as(file.peek()) or "compressed"
+        found = members(file)
+        while True:
+            try:
+                member = next(found, None)
+            except DAMAGE as error:
+                yield BadLine(path, 1, None, f"{kind} data is cut off or damaged ({error})")
+                return
+            if member is None:
+                return
+            for row in _member_rows(path / member.name if member.name else path, member):
+                if isinstance(row, Row):
+                    row.path, row.member = path, member.name
+                    row.repairs += member.repairs
+                yield row
+
+
+def _member_rows(path: Path, member: Member) -> Iterator[Row | BadLine]:
+    if found := unreadable_as(member.head):
+        yield BadLine(path, 1, None, f"is {found}")
+    elif member.head.startswith(_TABLES):
+        yield from table_rows(path, seekable(member.file), member.head)
     else:
-        yield from _text_rows(path, packed=head.startswith(_GZIP_MAGIC))
+        yield from _gathered(path, _text_rows(path, member.file))
 
 
-def _text_rows(path: Path, *, packed: bool) -> Iterator[Row | BadLine]:
-    with cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb") as file:
-        lines = _guarded(path, lambda: file.readline(_PIECE_BYTES))
-        number, first = 0, next(lines, b"")
-        if isinstance(first, bytes) and first.startswith(_UTF16_MARKS):
-            yield BadLine(path, 1, None, "is UTF-16; convert the file to UTF-8")
-            return
-        if isinstance(first, bytes):
-            first = first.removeprefix(b"\xef\xbb\xbf")
-        while isinstance(first, bytes) and first and not first.strip():
-            number, first = number + 1, next(lines, b"")
-        if isinstance(first, BadLine):
-            yield first
-        elif not first:
-            yield BadLine(path, 1, None, "is empty")
-        else:
-            yield from _by_shape(path, file, number, first)
+def _text_rows(path: Path, file: io.BufferedReader) -> Iterator[Row | BadLine]:
+    lines = _guarded(path, lambda: file.readline(_PIECE_BYTES))
+    number, first = 0, next(lines, b"")
+    if isinstance(first, bytes):
+        first = first.removeprefix(_BYTE_ORDER_MARK)
+    while isinstance(first, bytes) and first and not first.strip():
+        number, first = number + 1, next(lines, b"")
+    if isinstance(first, BadLine):
+        yield first
+    elif not first:
+        yield BadLine(path, 1, None, "is empty")
+    else:
+        yield from _by_shape(path, file, number, first)
 
 
 def _guarded(path: Path, read: Callable[[], bytes], number: int = 0) -> Iterator[bytes | BadLine]:
@@ -77,7 +89,7 @@ def _guarded(path: Path, read: Callable[[], bytes], number: int = 0) -> Iterator
         while piece := read():
             number += 1
             yield piece
-    except (EOFError, OSError, zlib.error) as error:
+    except DAMAGE as error:
         yield BadLine(path, number + 1, None, f"compressed data is cut off or damaged ({error})")
 
 
@@ -130,7 +142,39 @@ def _line_rows(path: Path, lines: Iterable[bytes | BadLine]) -> Iterator[Row | B
         if isinstance(raw, BadLine):
             yield raw
         elif raw.strip():
-            yield _row(path, number, decode(raw), cut_off=not raw.endswith(b"\n"))
+            yield from _rows_of_line(path, number, raw)
+
+
+def _rows_of_line(path: Path, number: int, raw: bytes) -> Iterator[Row | BadLine]:
+    """The row on a line, or the rows where several values stand on it."""
+    held = raw.removeprefix(_BYTE_ORDER_MARK).strip(b"\x00")
+    repairs = [_NULS] if b"\x00" in (raw[:1], raw[-1:]) else []
+    row = _row(path, number, decode(held), cut_off=not raw.endswith(b"\n"))
+    yield from _several_rows(path, number, decode(held), row, repairs)
+
+
+def _several_rows(
+    path: Path, number: int, text: str, row: Row | BadLine, repairs: list[str]
+) -> Iterator[Row | BadLine]:
+    """`row`, or, where it is none, the values that stand behind one another in `text`."""
+    if isinstance(row, Row):
+        row.repairs += repairs
+        yield row
+        return
+    found, rest = several(text)
+    if not found or (len(found) == 1 and rest):
+        yield row
+        return
+    for part in found:
+        one = _row(path, number, part)
+        if isinstance(one, Row):
+            one.repairs += [*repairs, "several values stood on one line"]
+        yield one
+    if rest:
+        yield _row(path, number, rest)
+
+
+_NULS = "NUL bytes around a line, as a crash leaves them, were passed over"
 
 
 def _row(path: Path, number: int, text: str, *, cut_off: bool = False) -> Row | BadLine:
@@ -155,6 +199,8 @@ def _document_row(path: Path, lines: Iterable[bytes | BadLine]) -> Iterator[Row 
         return
     if any(map(_is_object, held)):
         yield from _line_rows(path, held)
+    elif broken is None and len(several(decode(raw))[0]) > 1:
+        yield from _several_rows(path, 1, decode(raw), row, [])
     else:
         yield broken or _no_data(path, raw, row)
 
@@ -204,18 +250,24 @@ def _after_array(path: Path, lines: Iterator[bytes | BadLine]) -> Iterator[Row |
 
 def _gathered(path: Path, rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLine]:
     """`rows`, with the rows of a file that holds the messages or events of one rollout put together."""
+    torn: list[BadLine] = []
     first = next(rows, None)
+    while isinstance(first, BadLine):
+        torn.append(first)
+        yield first
+        first = next(rows, None)
     if first is None:
-        yield BadLine(path, 1, None, "is an empty list: there is no rollout in it")
+        if not torn:
+            yield BadLine(path, 1, None, "is an empty list: there is no rollout in it")
         return
-    if not (isinstance(first, Row) and not first.alone and is_part_of_one_rollout(first.value)):
+    if first.alone or not is_part_of_one_rollout(first.value):
         yield from chain([first], rows)
         return
-    whole = Row(first.path, 1, [], alone=True)
+    whole = Row(first.path, 1, [], alone=True, repairs=[_TORN.format(bad.reason) for bad in torn])
     for row in chain([first], rows):
         if isinstance(row, BadLine):
             yield row
-            whole.repairs.append(f"a part of the rollout could not be read: {row.reason}")
+            whole.repairs.append(_TORN.format(row.reason))
             continue
         if row.whole:
             whole.alone = False
@@ -226,3 +278,6 @@ def _gathered(path: Path, rows: Iterator[Row | BadLine]) -> Iterator[Row | BadLi
         whole.value.append(row.value)
         whole.repairs += row.repairs
     yield whole
+
+
+_TORN = "a part of the rollout could not be read: {}"

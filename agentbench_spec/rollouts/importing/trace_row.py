@@ -19,6 +19,8 @@ class Row:
     value: Any
     alone: bool = False
     """True if it is the whole file."""
+    member: str = ""
+    """The member of an archive it stands in."""
     whole: bool = False
     """True if it cannot be a part of one rollout with the rows before it."""
     repairs: list[str] = field(default_factory=list)
