@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from agentbench_spec.drafting import Drafter
     from agentbench_spec.rollout import Workload
 
-__all__ = ["Kind", "accepts", "available", "load", "load_drafter", "load_workload"]
+__all__ = ["Kind", "accepts", "available", "check_name", "load", "load_drafter", "load_workload"]
 
 Kind = Literal["drafter", "workload", "trainer"]
 
@@ -101,11 +103,38 @@ def _with_checkpoint(name: str, checkpoint: str, options: Mapping[str, Any]) -> 
     return {**options, "checkpoint": checkpoint}
 
 
+def check_name(kind: Kind, name: str) -> None:
+    """Refuse a name that cannot be loaded, as far as that shows without importing the plugin; NAME=ARG is a drafter's.
+
+    Raises the ConfigError that loading it would.
+    """
+    base, given, checkpoint = name.partition("=") if kind == "drafter" else (name, "", "")
+    if given:
+        _with_checkpoint(name, checkpoint, {})
+    if ":" not in base:
+        _entry_point(kind, base)
+        return
+    module, _ = _path_parts(kind, base)
+    package = module.partition(".")[0]
+    if package not in sys.modules and find_spec(package) is None:
+        raise ConfigError(_no_module(_label(kind, base), package))
+
+
 def _find(kind: Kind, name: str) -> _Factory:
-    return _find_by_path(kind, name) if ":" in name else _find_by_entry_point(kind, name)
+    if ":" in name:
+        module, path = _path_parts(kind, name)
+        return _Factory(_label(kind, name), name, _import(_label(kind, name), module, path, wrong_path=ConfigError))
+    point = _entry_point(kind, name)
+    label = f"{_label(kind, name)} of {_distribution(point)}"
+    module, _, path = point.value.partition(":")
+    return _Factory(label, point.value, _import(label, module, path, wrong_path=ContractError))
 
 
-def _find_by_entry_point(kind: Kind, name: str) -> _Factory:
+def _label(kind: Kind, name: str) -> str:
+    return f"{kind} {name!r}"
+
+
+def _entry_point(kind: Kind, name: str) -> EntryPoint:
     installed = _installed(kind)
     if name not in installed:
         raise unknown_name(kind, name, installed)
@@ -113,17 +142,18 @@ def _find_by_entry_point(kind: Kind, name: str) -> _Factory:
     if len(points) > 1:
         choices = "; ".join(f"{p.value} ({_distribution(p)})" for p in points)
         raise ConfigError(f"{kind} {name!r} is claimed by several packages; write one of these instead: {choices}")
-    label = f"{kind} {name!r} of {_distribution(points[0])}"
-    module, _, path = points[0].value.partition(":")
-    return _Factory(label, points[0].value, _import(label, module, path, wrong_path=ContractError))
+    return points[0]
 
 
-def _find_by_path(kind: Kind, name: str) -> _Factory:
+def _path_parts(kind: Kind, name: str) -> tuple[str, str]:
     module, _, path = name.partition(":")
-    label = f"{kind} {name!r}"
     if not module or not path or module.startswith("."):
-        raise ConfigError(f"{label}: write package.module:factory")
-    return _Factory(label, name, _import(label, module, path, wrong_path=ConfigError))
+        raise ConfigError(f"{_label(kind, name)}: write package.module:factory")
+    return module, path
+
+
+def _no_module(label: str, module: str) -> str:
+    return f"{label}: no module {module!r}; is it installed, or on PYTHONPATH?"
 
 
 def _import(label: str, module: str, path: str, *, wrong_path: type[Exception]) -> Callable[..., Any]:
@@ -132,7 +162,7 @@ def _import(label: str, module: str, path: str, *, wrong_path: type[Exception]) 
         loaded = import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
-            raise wrong_path(f"{label}: no module {error.name!r}; is it installed, or on PYTHONPATH?") from error
+            raise wrong_path(_no_module(label, error.name)) from error
         raise _missing_dependency(label, error) from error
     except ImportError as error:
         raise _missing_dependency(label, error) from error

@@ -1,5 +1,5 @@
-"""The command line: verbs over the library."""
+"""The command line: one file for each verb or small group of verbs; main.py says which there are."""
 
-from agentbench_spec.cli.run import app
+from agentbench_spec.cli.main import app
 
 __all__ = ["app"]

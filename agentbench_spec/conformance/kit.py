@@ -20,6 +20,7 @@ from agentbench_spec.conformance import laws
 from agentbench_spec.conformance.bench import WHOLE, Bench
 from agentbench_spec.conformance.distribution import distribution
 from agentbench_spec.conformance.drive import Broken, NotApplicable
+from agentbench_spec.conformance.places import check_places
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.embedded import NAME as EMBEDDED
 from agentbench_spec.engine.embedded import shipped_drafter
@@ -225,10 +226,8 @@ def _texts() -> list[str]:
 
 
 def _bench(label: str, make: Callable[[], Drafter]) -> Bench:
-    builders = {"toy": toy_bench, "embedded": embedded_bench}
-    if label not in builders:
-        raise ConfigError(f"unknown target {label!r} to check on; known: {', '.join(builders)}")
-    return builders[label](make)
+    check_places([label])
+    return toy_bench(make) if label == "toy" else embedded_bench(make)
 
 
 def _laws_for(label: str, only: Collection[str] | None) -> list[Law]:

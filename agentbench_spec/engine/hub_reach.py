@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from agentbench_spec.engine import embedded
+from agentbench_spec.errors import ConfigError
 
-__all__ = ["go_offline_if_unreachable", "is_hub_id", "unreachable"]
+__all__ = ["go_offline_if_unreachable", "is_hub_id", "refuse_missing_folder", "unreachable"]
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _TIMEOUT_S = 5.0
@@ -29,6 +30,17 @@ def is_hub_id(source: str | None) -> bool:
         and _HUB_ID.fullmatch(str(source)) is not None
         and not Path(str(source)).exists()
     )
+
+
+def refuse_missing_folder(source: str) -> None:
+    """Raises ConfigError if a model source is a folder that is not there, or that holds no model."""
+    folder = Path(source).expanduser()
+    if source == embedded.NAME:
+        return
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ConfigError(f"model folder {folder} has no config.json; give the folder that save_pretrained wrote")
+    if not folder.is_dir() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
+        raise ConfigError(f"model {source!r}: no such folder (looked for {folder.absolute()})")
 
 
 def go_offline_if_unreachable(sources: Iterable[str | None], environ: MutableMapping[str, str]) -> str | None:

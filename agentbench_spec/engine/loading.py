@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agentbench_spec.engine import embedded
+from agentbench_spec.engine.hub_reach import refuse_missing_folder
 from agentbench_spec.engine.long_context import apply_rope_scaling
 from agentbench_spec.engine.unsupported import refuse_unsupported
 from agentbench_spec.errors import ConfigError
@@ -142,14 +143,11 @@ def _locate(source: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         if revision is not None:
             raise ConfigError(f"model {source!r} has no revisions; leave revision out")
         return str(embedded.folder()), {**embedded.provenance(), "revision": None}
+    refuse_missing_folder(source)
     folder = Path(source).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"model folder {folder} has no config.json; give the folder that save_pretrained wrote")
         found = {"source": str(folder.resolve()), "sha256": _weights_sha256(folder), "licence": _licence(folder)}
         return str(folder), {**found, "revision": revision}
-    if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise ConfigError(f"model {source!r}: no such folder (looked for {folder.absolute()})")
     return source, {"source": f"hf:{source}", "sha256": None, "licence": None, "revision": revision}
 
 

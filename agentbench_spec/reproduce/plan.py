@@ -106,6 +106,15 @@ def plan(name: str, request: Request) -> Plan:
     )
 
 
+def check_served(name: str) -> None:
+    """Raises ConfigError for a table that cannot be measured on servers."""
+    if name != "table4":
+        raise ConfigError(
+            f"{name} is measured turn by turn on our own engine; on servers only table4: for rows of single turns use "
+            "`agentbench-spec run --backend sglang`"
+        )
+
+
 def _changed(request: Request, settings: set[str]) -> list[str]:
     own = [f"presets {request.presets}"] if request.presets else []
     return own + sorted(settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.reproduce.plan import Plan, Request, ServersAsked, plan
+from agentbench_spec.reproduce.plan import Plan, Request, ServersAsked, check_served, plan
 from agentbench_spec.reproduce.reuse import data_is_absent, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.metrics import BASELINE
@@ -29,11 +29,7 @@ def served_table4(name: str, request: Request, asked: ServersAsked, tell: Tell) 
 
     Raises ConfigError for another table, for servers or settings that cannot be used, or if no workload can be had.
     """
-    if name != "table4":
-        raise ConfigError(
-            f"{name} is measured turn by turn on our own engine; on servers only table4: for rows of single turns use "
-            "`agentbench-spec run --backend sglang`"
-        )
+    check_served(name)
     served, other = _named(request, asked)
     wanted = plan(name, served)
     wanted = replace(wanted, changed=[*wanted.changed, *other])

@@ -72,7 +72,12 @@ def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit and dirty flag of the repository that holds `folder`; both None where there is no git or no repository."""
+    """Commit and dirty flag of the repository that tracks files of `folder`; both None where none does.
+
+    A repository round a virtual environment says nothing of the packages in it.
+    """
+    if not _git(folder, "ls-files", "."):
+        return {"sha": None, "dirty": None}
     sha, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"sha": sha, "dirty": None if changes is None else bool(changes)}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentbench_spec.engine.machine import measure_bandwidth_bytes_per_s
-from agentbench_spec.engine.target import Target
-from agentbench_spec.engine.timing import phase_cost_s
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
+
+if TYPE_CHECKING:  # readers of a card need no torch
+    from agentbench_spec.engine.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class Card:
 
 def measure_card(target: Target) -> Card:
     """Measure the machine under `target`; takes one to two seconds."""
+    from agentbench_spec.engine.timing import phase_cost_s
+
     info = target.info
     return Card(
         target=info.name,
@@ -73,6 +75,8 @@ def measure_card(target: Target) -> Card:
 
 @cache
 def _read_bytes_per_s(device: str) -> float:
+    from agentbench_spec.engine.machine import measure_bandwidth_bytes_per_s
+
     return measure_bandwidth_bytes_per_s(device)["read"]  # a fact of the machine: once per process
 
 

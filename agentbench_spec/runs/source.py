@@ -30,10 +30,23 @@ def open_workload(
     whose (option `tokenizer`: a target's name, for which the workload is given its counter). Raises ConfigError naming
     the path if a file is meant and there is none; nothing is used in its place.
     """
+    check_workload(name, options, lenient=lenient)
+    if is_file(name):
+        return FileWorkload(Path(name).expanduser(), lenient=lenient)
+    if target is not None and "tokenizer" not in options and plugins.accepts("workload", name, "tokenizer"):
+        options = {**options, "tokenizer": target}
+    if isinstance(counted := options.get("tokenizer"), str):
+        options = {**options, "tokenizer": TargetTokens(counted)}
+    return plugins.load_workload(name, **options)
+
+
+def check_workload(name: str, options: Mapping[str, Any], *, lenient: bool = False) -> None:
+    """Raises the ConfigError that `open_workload` would, as far as that shows without importing a plugin."""
     if is_file(name):
         if options:
             raise ConfigError(f"{name} is a rollouts file; options apply to installed workloads only")
-        return FileWorkload(Path(name).expanduser(), lenient=lenient)
+        FileWorkload(Path(name).expanduser(), lenient=lenient)
+        return
     if os.sep in name or Path(name).is_file():
         raise ConfigError(_not_a_rollouts_file(name))
     if lenient:
@@ -41,11 +54,7 @@ def open_workload(
             f"workload.lenient applies to rollouts files; see the options of {name} (most: "
             "workload.options.lenient; bfcl_v3: workload.options.strict)"
         )
-    if target is not None and "tokenizer" not in options and plugins.accepts("workload", name, "tokenizer"):
-        options = {**options, "tokenizer": target}
-    if isinstance(counted := options.get("tokenizer"), str):
-        options = {**options, "tokenizer": TargetTokens(counted)}
-    return plugins.load_workload(name, **options)
+    plugins.check_name("workload", name)
 
 
 @dataclass(frozen=True, slots=True)

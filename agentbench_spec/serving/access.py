@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import httpx
 
 from agentbench_spec.config import RunConfig, SGLangConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.serving.client import Client
+
+if TYPE_CHECKING:
+    from agentbench_spec.serving.client import Client
 
 API_KEY = "OPENAI_API_KEY"
 """The environment variable that OpenAI's clients and SGLang's own benchmark read."""
 
-Connect = Callable[[str], Client]
+Connect = Callable[[str], "Client"]
 """Opens a client of the server at a base URL."""
 
 _KEY_FLAGS = ("--api-key", "--admin-api-key")
@@ -41,6 +44,8 @@ def hide_key(words: Sequence[str], key: str | None) -> list[str]:
 def connector(config: RunConfig, key: str | None) -> Connect:
     """Clients with the run's time-outs, enough connections for its concurrency, and the key."""
     settings = config.sglang
+
+    from agentbench_spec.serving.client import Client  # loads torch, which no address needs
 
     def connect(base_url: str) -> Client:
         return Client(base_url, timeout_s=settings.request_timeout_s, connections=settings.concurrency, api_key=key)

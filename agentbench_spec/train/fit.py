@@ -23,7 +23,7 @@ from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.train.anchors import valid_anchors
 from agentbench_spec.train.features import Cached, Extractor, FeatureSource, Online, build_cache
 from agentbench_spec.train.interface import Setting, Trainee
-from agentbench_spec.train.options import TrainConfig
+from agentbench_spec.train.options import MANIFEST, TrainConfig, check_folder
 from agentbench_spec.train.parallel import World, joined_world
 from agentbench_spec.train.regenerate import regenerate
 from agentbench_spec.train.step import Step
@@ -33,7 +33,6 @@ from agentbench_spec.train.trainer import Data, Trainer
 
 __all__ = ["train"]
 
-MANIFEST = "train.json"
 _MAY_DIFFER = (
     "device",
     "threads",
@@ -58,7 +57,8 @@ def train(
         torch.set_num_threads(config.threads)
     with joined_world(resolve_device(config.device)) as world:
         tell = say if world.first else _silent
-        _check_folder(folder, resume)
+        check_folder(folder, resume=resume)
+        folder.mkdir(parents=True, exist_ok=True)
         _first_alone(world, lambda: None)  # no rank may write before all have looked
         if config.regenerate is not None:
             _first_alone(world, lambda: regenerate(config, Path(str(config.regenerate))))
@@ -81,14 +81,6 @@ def _first_alone(world: World, work: Callable[[], None]) -> None:
         work()
     if world.size > 1:
         distributed.barrier()
-
-
-def _check_folder(folder: Path, resume: bool) -> None:
-    if not resume and (folder / MANIFEST).exists():
-        raise ConfigError(f"{folder} holds a training run; continue it with --resume, or name another folder")
-    if resume and not (folder / MANIFEST).exists():
-        raise ConfigError(f"{folder} holds no training run to resume")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

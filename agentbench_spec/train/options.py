@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentbench_spec.errors import ConfigError
 
-__all__ = ["TrainConfig", "train_config"]
+__all__ = ["MANIFEST", "TrainConfig", "check_folder", "train_config"]
+
+MANIFEST = "train.json"
 
 
 class TrainConfig(BaseModel):
@@ -91,3 +94,11 @@ def train_config(
         near = difflib.get_close_matches(name, TrainConfig.model_fields, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; options of the drafter go to --option"
         raise ConfigError(f"unknown training setting {name!r}{hint}") from None
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Raises ConfigError if `folder` holds a run where a new one is wanted, or none where one is to be resumed."""
+    if not resume and (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder} holds a training run; continue it with --resume, or name another folder")
+    if resume and not (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder} holds no training run to resume")

@@ -56,7 +56,7 @@ def test_differing_keys_are_named_with_both_values() -> None:
 
 
 def test_git_state_knows_clean_dirty_and_none(tmp_path: Path) -> None:
-    """Fails if changed code passes as a commit, or a missing repository as a clean one."""
+    """Fails if changed code passes as a commit, a missing repository as a clean one, or the user's as the package's."""
     assert git_state(tmp_path) == {"sha": None, "dirty": None}
 
     def git(*arguments: str) -> None:
@@ -71,6 +71,8 @@ def test_git_state_knows_clean_dirty_and_none(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("2")
     assert len(str(clean["sha"])) == 40 and clean["dirty"] is False
     assert git_state(tmp_path) == {"sha": clean["sha"], "dirty": True}
+    (tmp_path / "site-packages").mkdir()
+    assert git_state(tmp_path / "site-packages") == {"sha": None, "dirty": None}
 
 
 def test_missing_package_has_no_version() -> None:

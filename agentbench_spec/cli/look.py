@@ -1,0 +1,128 @@
+"""`list`, `doctor`: what is there. `report`, `export`, `compare`: finished runs, read without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from agentbench_spec.cli.console import console, last_line, plain_table, say, verb
+from agentbench_spec.cli.sheets import print_sheet
+
+
+@verb
+def list_() -> None:
+    """What is installed: drafters, workloads and trainers, and the package each comes from."""
+    from agentbench_spec.plugins import Kind, available
+
+    table = plain_table("kind", "name", "from")
+    kinds: tuple[Kind, ...] = ("drafter", "workload", "trainer")
+    found = {kind: available(kind) for kind in kinds}
+    for kind, names in found.items():
+        for name, origin in names.items():
+            table.add_row(Text(kind), Text(name), Text(origin))
+    console.print(table)
+    last_line({kind: sorted(names) for kind, names in found.items()})
+
+
+@verb
+def doctor(
+    device: Annotated[str, typer.Option(help="Device whose memory is measured.")] = "auto",
+) -> None:
+    """Versions, device, threads, memory bandwidth; what is missing and the command that adds it."""
+    from agentbench_spec.runs.doctor import examine
+
+    report = examine(device)
+    table = plain_table("what")
+    table.add_column("found", overflow="fold")
+    for check in report.checks:
+        missing = Text("missing", "yellow" if check.optional else "red")
+        table.add_row(Text(check.name), Text(check.found) if check.found else missing)
+    console.print(table)
+    for check in report.checks:
+        if not check.found:
+            say(f"{check.name} is missing{' (optional)' if check.optional else ''}: {check.remedy}", "yellow")
+    last_line(report.as_dict())
+
+
+@verb
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
+    ] = None,
+) -> None:
+    """Turn runs into one self-contained HTML page."""
+    from agentbench_spec.results.folder import read_manifest
+
+    for run in runs:
+        read_manifest(run)
+    from agentbench_spec.report.page import save_figures, write_report
+
+    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
+    saved = save_figures(runs, figures) if figures else []
+    say(f"report: {page}")
+    if figures:
+        say(f"{len(saved)} figure files in {figures}")
+    last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]}, out)
+
+
+@verb
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+) -> None:
+    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    from agentbench_spec.results.export import write_summary
+    from agentbench_spec.results.folder import read_turns
+    from agentbench_spec.results.manifest import counting
+    from agentbench_spec.results.summary import summarise
+
+    manifest, rows = read_turns(run)
+    _warn_unfinished(run, manifest)
+    summary = summarise(rows, **counting(manifest))
+    file = write_summary(summary, run.resolve().name, out)
+    say(f"written: {file}")
+    last_line({"file": str(file), "drafters": [own.drafter for own in summary.drafters]}, out)
+
+
+def _warn_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
+    if "finished" not in manifest:
+        say(f"{folder} was not finished: rows are missing", "yellow", "warning: ")
+
+
+@verb
+def compare(
+    old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
+    new: Annotated[Path, typer.Argument(help="Run folder after it.")],
+    tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the table: .csv, .parquet, .md or .tex.")
+    ] = None,
+) -> None:
+    """What fell between two runs of the same settings, per workload, drafter and context length; exit 1 if any did."""
+    from agentbench_spec.results.compare import compare_runs, comparison_frame, comparison_sheet
+    from agentbench_spec.results.export import write_sheet
+    from agentbench_spec.results.folder import read_turns
+
+    before, after = read_turns(old), read_turns(new)
+    if old.resolve() == new.resolve():
+        say(f"{old} and {new} are one folder: nothing in it can have changed", "yellow", "warning: ")
+    _warn_unfinished(old, before[0])
+    _warn_unfinished(new, after[0])
+    found = compare_runs(before, after, tolerance=tolerance)
+    sheet = comparison_sheet(found)
+    print_sheet(sheet)
+    if out is not None:
+        say(f"table: {write_sheet(sheet, lambda: comparison_frame(found), out)}", "dim")
+    for line in found.regressions:
+        say(line, "red", "fell: ")
+    last_line(found.as_dict(), out)
+    if found.regressions:
+        raise typer.Exit(1)

@@ -1,0 +1,77 @@
+"""What is refused, or settled, before anything heavy is imported: an answer to a typing mistake takes no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agentbench_spec.cli.console import say
+from agentbench_spec.config import RunConfig
+from agentbench_spec.engine.hub_reach import go_offline_if_unreachable, refuse_missing_folder
+from agentbench_spec.errors import ConfigError
+from agentbench_spec.plugins import check_name
+from agentbench_spec.runs.source import SUFFIXES, is_file
+from agentbench_spec.writing import is_special
+
+
+def check_drafters(names: Iterable[str]) -> None:
+    """Raises ConfigError for a drafter that is not there."""
+    for name in names:
+        check_name("drafter", name)
+
+
+def check_models(*sources: str | None) -> None:
+    """Raises ConfigError for a folder that is not there; says so, once, if only the hub's cache can be used.
+
+    The hub's libraries retry for minutes where the hub does not answer, and read once, on import, that they should not.
+    """
+    for source in filter(None, sources):
+        refuse_missing_folder(source)
+    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable(sources, os.environ)):
+        say(told, "yellow", "warning: ")
+
+
+def checkpoints(drafters: Sequence[str]) -> Iterator[str]:
+    """What follows the "=" of NAME=CHECKPOINT, where it can be a hub id."""
+    yield from (checkpoint for name in drafters if "/" in (checkpoint := name.partition("=")[2]))
+
+
+def check_backend(backend: str | None, base_url: Sequence[str] | None, launch: bool | None) -> str | None:
+    """The backend that the options of a command name, or mean by naming servers; None: they say nothing of it.
+
+    Raises ConfigError for an unknown one, and for servers beside our own engine.
+    """
+    named = bool(base_url or launch)
+    if backend not in (None, "engine", "sglang"):
+        raise ConfigError(f"--backend {backend}: expected engine or sglang")
+    if backend == "engine" and named:
+        raise ConfigError("--backend engine takes neither --base-url nor --launch; leave them out, or name sglang")
+    return "sglang" if named else backend
+
+
+def refuse_server_options(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for options of servers (name -> value) that our own engine would pass over in silence."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is for servers, and none are named; leave it out, or give --backend sglang")
+
+
+def check_servers(settings: RunConfig) -> None:
+    """Raises ConfigError for settings that no server can serve, and where httpx, which asks them, is missing."""
+    if find_spec("httpx") is None:
+        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"')
+    from agentbench_spec.serving.refusals import refuse_settings
+
+    refuse_settings(settings, os.environ)
+
+
+def check_rollouts_file(out: Path, read: Sequence[Path]) -> None:
+    """Raises ConfigError for a rollouts file that could not be read back, or that takes the place of its own source."""
+    if not is_file(out.name) and not is_special(out):
+        raise ConfigError(f"--out {out}: name it {' or '.join(SUFFIXES)}, or it cannot be read back")
+    if out.exists() and any(path.exists() and path.samefile(out) for path in read):
+        raise ConfigError(f"--out {out}: is the file that is read; what is left out of it would be lost: name another")

@@ -1,0 +1,111 @@
+"""`reproduce`: a table of the paper, its values beside ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentbench_spec.cli import flags
+from agentbench_spec.cli.console import interruptible, last_line, say, verb
+from agentbench_spec.cli.preflight import (
+    check_backend,
+    check_drafters,
+    check_models,
+    check_servers,
+    checkpoints,
+    refuse_server_options,
+)
+from agentbench_spec.cli.sheets import print_sheet
+from agentbench_spec.config import load_config
+from agentbench_spec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentbench_spec.reproduce.plan import Request
+
+_KNOWN = "table1, table2, table3, table4, table5, figure1b or figure5."
+_RESULTS = Path("results/reproduce")
+
+
+@verb
+def reproduce(
+    table: Annotated[str, typer.Argument(help=_KNOWN, autocompletion=flags.tables)],
+    target: flags.Target = None,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Offline data, and smollm2-135m if no target.")] = False,
+    drafter: Annotated[list[str] | None, typer.Option(help="NAME=CHECKPOINT, or a further drafter.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rollouts a column, in place of the preset's.")] = None,
+    concurrency: Annotated[str, typer.Option(help="For table4, such as 1,2,4.")] = "",
+    backend: flags.Backend = None,
+    base_url: flags.BaseUrls = None,
+    launch: flags.Launch = None,
+    api_key: flags.ApiKey = None,
+    set_: flags.Assignments = None,
+    presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs are reused.")] = _RESULTS,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+) -> None:
+    """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
+    from agentbench_spec.reproduce.plan import Request, ServersAsked
+
+    served = check_backend(backend, base_url, launch) == "sglang"
+    request = Request(
+        target=target,
+        embedded=embedded,
+        drafters=drafter or (),
+        limit=limit,
+        concurrency=_numbers(concurrency),
+        assignments=set_ or (),
+        presets=presets,
+        results=results,
+        servers=ServersAsked(flags.urls(base_url), bool(launch), api_key, dict(os.environ)) if served else None,
+    )
+    if not served:
+        refuse_server_options({"--api-key": api_key})
+    _check_early(table, request)
+    _make(table, request, out)
+
+
+def _check_early(table: str, request: Request) -> None:
+    """Raises ConfigError for names and settings that would be refused after torch is loaded."""
+    from agentbench_spec.reproduce.plan import check_served, plan
+
+    wanted = plan(table, request)
+    if request.servers is None:
+        check_drafters(dict.fromkeys(name for _, config in wanted.columns for name in config.drafters))
+    else:
+        check_served(table)
+        asked = {"sglang.base_urls": request.servers.base_urls, "sglang.launch": request.servers.launch}
+        served = {"backend": "sglang", "target.source": wanted.target, **asked}
+        check_servers(load_config(None, request.assignments, served))
+    check_models(request.target if request.servers else wanted.target, *checkpoints(request.drafters))
+
+
+def _make(table: str, request: Request, out: Path | None) -> None:
+    from agentbench_spec.reproduce.output import write_everything
+    from agentbench_spec.reproduce.tables123 import reproduce as reproduce_table
+    from agentbench_spec.reproduce.tables123 import table_folder
+    from agentbench_spec.results.export import sheet
+
+    runs = request.results / "runs"
+    with interruptible(lambda: f"the same command goes on; what is finished under {runs} is reused"):
+        done = reproduce_table(table, request, lambda line: say(line, "dim"))
+    folder = out or table_folder(request.results, done.plan)
+    files = write_everything(done, folder)
+    for found in done.tables:
+        print_sheet(sheet(found))
+    say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
+    last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
+    if any("NOT LOSSLESS" in note for found in done.tables for note in found.notes):
+        say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--concurrency {text!r}: expected whole numbers with commas between, such as 1,2,4"
+        ) from None
