@@ -24,14 +24,15 @@ def check_drafters(names: Iterable[str]) -> None:
         check_name("drafter", name)
 
 
-def check_models(*sources: str | None) -> None:
-    """Raises ConfigError for a folder that is not there; says so, once, if only the hub's cache can be used.
+def check_models(target: str | None, *others: str | None) -> None:
+    """Raises ConfigError for a target whose folder is not there; says so if only the hub's cache can be used.
 
-    The hub's libraries retry for minutes where the hub does not answer, and read once, on import, that they should not.
+    others: checkpoints and tokenizers, which may be on the hub, too, and which only their plugins can judge. The hub's
+    libraries retry for minutes where the hub does not answer, and read once, on import, that they should not.
     """
-    for source in filter(None, sources):
-        refuse_missing_folder(source)
-    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable(sources, os.environ)):
+    if target is not None:
+        refuse_missing_folder(target)
+    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable([target, *others], os.environ)):
         say(told, "yellow", "warning: ")
 
 

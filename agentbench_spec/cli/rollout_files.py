@@ -31,7 +31,7 @@ def build(
     options = flags.workload_options(set_, data, offline_standin)
     check_rollouts_file(out, [Path(workload)])
     check_workload(workload, options, lenient=lenient)
-    check_models(options.get("tokenizer"))
+    check_models(None, options.get("tokenizer"))
     source = open_workload(workload, options, lenient=lenient)
     written = write_rollouts(out, load_rollouts(source, limit=limit, seed=seed))
     for bad in left_out(source):

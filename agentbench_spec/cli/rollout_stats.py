@@ -51,10 +51,10 @@ def stats(
     check_workload(source, options)
     check_models(target, options.get("tokenizer"))
     workload = open_workload(source, options, target=target)
+    rollouts = load_rollouts(workload, limit=limit, seed=seed)
     from agentbench_spec.rollouts.growth import WINDOWS, measure_rollouts, plot_turns
 
     sizes = asked or WINDOWS
-    rollouts = load_rollouts(workload, limit=limit, seed=seed)
     renderer = _renderer(target, thinking) if target else None
     found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
     if plot and found.turns is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer.main
 from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
@@ -46,6 +47,15 @@ def call(*arguments: object) -> Done:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def verbs() -> dict[str, Any]:
+    """Verb -> command, those of a group under "group verb"."""
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_group(app).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {sub}": own for sub, own in inner.items()} if inner else {name: command}
+    return found
 
 
 def replay(target: Path, workload: object, out: Path, *arguments: object) -> Done:

@@ -8,21 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
-
-from agentbench_spec.cli import app
+from runkit import verbs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 _HEADING = re.compile(r"^## `(.+)`$", re.MULTILINE)
-
-
-def verbs() -> dict[str, Any]:
-    """Verb -> command, those of a group under "group verb"."""
-    found: dict[str, Any] = {}
-    for name, command in typer.main.get_group(app).commands.items():
-        inner = getattr(command, "commands", None)
-        found |= {f"{name} {sub}": own for sub, own in inner.items()} if inner else {name: command}
-    return found
 
 
 def sections(text: str) -> dict[str, str]:

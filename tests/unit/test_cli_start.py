@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from reportkit import two_rollouts, write_run
-from runkit import call
-from test_cli_doc import verbs
+from runkit import call, verbs
 
 from agentbench_spec.results.provenance import git_state, package_versions
 
@@ -156,6 +155,17 @@ def test_the_probe_sees_what_a_command_loads(tmp_path: Path) -> None:
     """The control: a check that is carried out does load torch."""
     ((code, _, loaded),) = probed([["check", "none", "--on", "toy", "--set", "no_such=1"]], tmp_path)
     assert code == 2 and "torch" in loaded
+
+
+def test_a_checkpoint_is_judged_by_its_drafter(tmp_path: Path) -> None:
+    """Fails if a path after "=" is taken for a model: it may be a file, and the drafter has the right words."""
+    (tmp_path / "plugin.py").write_text(
+        "from agentbench_spec.errors import ConfigError\n"
+        "def make(checkpoint):\n    raise ConfigError(f'mine: {checkpoint}')\n"
+    )
+    for words in ("run --workload bfcl_v3 --set workload.options.subset=shipped --drafter", "check --on toy"):
+        ((code, said, _),) = probed([[*words.split(), "plugin:make=./weights.pt"]], tmp_path)
+        assert code == 2 and "mine: ./weights.pt" in said, said
 
 
 def completions(words: str) -> tuple[list[str], set[str]]:
