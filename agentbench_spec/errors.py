@@ -30,6 +30,17 @@ class MeasurementError(AgentBenchError):
     """A run broke one of the invariants that make its numbers mean anything."""
 
 
+class NotFinite(MeasurementError):
+    """The target's logits name no choice: NaN or +inf is among them, or not one is finite."""
+
+    TEXT = "logits are not finite"
+    """How the message begins, in rows too."""
+
+    def __init__(self, position: int) -> None:
+        """position: of the token in the text whose logits they are."""
+        super().__init__(f"{self.TEXT} at position {position}")
+
+
 def cause_of(error: BaseException) -> str:
     """What went wrong inside a plugin, and where, in one line; the whole traceback is that of the chained error."""
     if isinstance(error, SystemExit):

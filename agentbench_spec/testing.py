@@ -214,7 +214,7 @@ def row_sampler(target: Target, sampling: Sampling, *parts: object, rows: int | 
     return RowSampler(sampling, [generator(target.info.device, *parts, row) for row in range(rows)])
 
 
-def _first(sampling: Sampling, parts: tuple[object, ...], logits: Tensor) -> int:
+def _first(sampling: Sampling, parts: tuple[object, ...], logits: Tensor) -> Tensor:
     return choose(logits, sampling, *parts)
 
 

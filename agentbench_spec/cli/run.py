@@ -160,16 +160,15 @@ def _show(done: Outcome | ServedRun) -> None:
             "run": str(done.folder),
             "lossless": done.lossless,
             "measured": done.measured,
+            "void": done.void,
             "notes": done.notes,
             **summary_dict(done.summary),
         }
     )
-    if done.lossless is False:
-        say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
-    if not done.measured:
-        say("not one turn could be decoded", "red", "void: ")
+    for reason in done.void:
+        say(reason, "red", "void: ")
     failed = failed_drafters(done.rows) if done.measured else []
     for name in failed:
         say(f"{name}: not one turn could be decoded", "red", "failed: ")
-    if done.lossless is False or not done.measured or failed:
+    if done.void or failed:
         raise typer.Exit(1)

@@ -168,8 +168,8 @@ class _Slot:
         return self.serving is None
 
 
-def _likeliest(logits: Tensor) -> int:
-    return int(logits.argmax())
+def _likeliest(logits: Tensor) -> Tensor:
+    return logits.argmax()
 
 
 def row_bytes(config: Any, dtype: torch.dtype, capacity: int, k: int) -> int:

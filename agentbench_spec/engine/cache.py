@@ -110,6 +110,12 @@ class SlotCache(Cache):  # type: ignore[misc]
             self.window = Window(rows, extent, None, index)
         return extent
 
+    def wipe(self, row: int, start: int) -> None:
+        """Zero positions >= start of `row`: a masked value has weight 0, and 0 times NaN is NaN."""
+        for layer in self.layers:
+            layer.keys[row, :, start:] = 0
+            layer.values[row, :, start:] = 0
+
     @property
     def bytes_per_token(self) -> int:
         """Bytes one position of one row takes over all layers."""

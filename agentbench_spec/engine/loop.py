@@ -22,7 +22,7 @@ from agentbench_spec.engine.sampling import RowSampler, pick, probabilities
 from agentbench_spec.engine.spans import following, span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
-from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled, recorded
+from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled, read_back, recorded, sound
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results.rows import StopReason
 
@@ -94,7 +94,7 @@ def step(
 ) -> None:
     """One round of every turn that has not ended, in place; rows may be filled and emptied between two steps.
 
-    turns: one entry for each of the first B engine rows, those the drafter is open for. Raises ContractError.
+    turns: one for each of the first B engine rows, those the drafter is open for. Raises ContractError, NotFinite.
     """
     drafter.sampler = sampler
     k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
@@ -111,11 +111,12 @@ def step(
     with clock.phase("accept"):
         verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
         next_ids = following(drafts, verdict.matched, verdict.next_ids)
-        outcome = torch.cat([next_ids, verdict.matched[:, None], count[:, None]], dim=1).tolist()  # the one read-back
+        outcome = read_back(next_ids, verdict.matched, count, sound(evaluated.logits))
         kept = [0] * len(turns)
         for row, turn in enumerate(decoding):
             if turn is not None:
-                *tokens, matched, proposed = outcome[row]
+                *tokens, matched, proposed, finite = outcome[row]
+                target.check_finite(row, turn.position, finite, matched)
                 kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
                 target.commit(row, turn.position)
     with clock.phase("draft_append"):

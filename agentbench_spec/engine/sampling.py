@@ -69,13 +69,13 @@ def generator(device: torch.device, *parts: object) -> torch.Generator:
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def choose(logits: Tensor, sampling: Sampling, *parts: object) -> int:
-    """One token of the target's own, logits [V]: the likeliest when greedy, else a draw by `parts` only."""
+def choose(logits: Tensor, sampling: Sampling, *parts: object) -> Tensor:
+    """One token [] of the target's own, logits [V]: the likeliest when greedy, else a draw by `parts` only."""
     if sampling.greedy:
-        return int(logits.argmax())
+        return logits.argmax()
     source = generator(logits.device, *parts)
     draw = torch.rand((), generator=source, dtype=torch.float64, device=logits.device)
-    return int(pick(probabilities(logits, sampling), draw))
+    return pick(probabilities(logits, sampling), draw)
 
 
 class RowSampler:

@@ -19,8 +19,12 @@ from agentbench_spec.engine.sampling import RowSampler
 from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import EMBEDDING, Target
 from agentbench_spec.engine.timing import Clock, Stopwatch, Times
-from agentbench_spec.errors import ConfigError, MeasurementError, caught
+from agentbench_spec.engine.verify import sound
+from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite, caught
 from agentbench_spec.rollouts.render import common_prefix
+
+Choose = Callable[[Tensor], int | Tensor]
+"""Logits [V] -> the token that follows."""
 
 
 @dataclass(slots=True)
@@ -71,10 +75,11 @@ class Session:
         del self._drafters[name]
 
     @torch.inference_mode()
-    def prefill(self, prompt: Sequence[int], choose: Callable[[Tensor], int]) -> Prefill:
+    def prefill(self, prompt: Sequence[int], choose: Choose) -> Prefill:
         """Bring the row to the end of `prompt`, running only what earlier turns left undone.
 
-        choose: last logits [V] -> the anchor. Raises MeasurementError on an empty prompt.
+        choose: last logits [V] -> the anchor, best as a tensor [], which is read back with the check of the logits.
+        Raises MeasurementError on an empty prompt, NotFinite if the last logits are not.
         """
         if not prompt:
             raise MeasurementError("a turn needs at least one prompt token")
@@ -112,11 +117,14 @@ class Session:
             times = clock.end()
             state_bytes = drafter.state_bytes(self._row)
             drafter.truncate(self._row, position)
+        except NotFinite:
+            drafter.truncate(self._row, position)  # no fault of its own: it goes on with the next turn
+            raise
         finally:
             self._target.truncate(self._row, position)
         return turn, times, state_bytes
 
-    def _run_chunk(self, prompt: Sequence[int], start: int, choose: Callable[[Tensor], int], done: Prefill) -> None:
+    def _run_chunk(self, prompt: Sequence[int], start: int, choose: Choose, done: Prefill) -> None:
         target = self._target
         fed = prompt[start : start + self._chunk_tokens]
         end = start + len(fed)
@@ -127,7 +135,10 @@ class Session:
             evaluated = target.evaluate(self._row, [start], input_ids, keep=1, taps=wanted)
             target.commit(self._row, end)
             if end == len(prompt):
-                done.anchor = choose(evaluated.logits[0, -1])
+                choice = torch.as_tensor(choose(evaluated.logits[0, -1]), device=device)
+                done.anchor, finite = torch.stack([choice, sound(evaluated.logits[:, -1:])[0]]).tolist()
+                if not finite:
+                    raise target.not_finite(self._row, done.reused_tokens, end - 1)
         done.prefill_s += watch.seconds
         following = prompt[end] if end < len(prompt) else done.anchor
         next_ids = torch.tensor([[*fed[1:], following]], device=device)

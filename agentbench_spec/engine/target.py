@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.engine import attention
 from agentbench_spec.engine.cache import SlotCache
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.engine.verify import sound
+from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
 
 EMBEDDING = -1
 """Layer id of the embedding output."""
@@ -121,11 +122,18 @@ class Target:
             stock = self.model(input_ids=ids, use_cache=False).logits[0]
         finally:
             config._attn_implementation = attention.NAME
+        if (finite := int(sound(stock[None]))) < tokens:
+            raise ConfigError(
+                f"{self.info.name}: the model's own logits are not finite (token {finite} of the load probe, in "
+                f"{self.info.dtype}): its weights hold NaN or infinity, or overflow in this dtype; check the "
+                "checkpoint, or set target.dtype wider"
+            )
         try:
             ours = self._in_two_chunks(ids)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.info.name}: this architecture does not run on the engine: {error}") from error
-        difference = float((ours - stock).abs().max() / stock.abs().max())
+        apart = (ours - stock).abs().masked_fill(ours == stock, 0)  # entries masked by -inf have no difference
+        difference = float(apart.max() / stock.masked_fill(stock.isinf(), 0).abs().max())
         if not difference <= _SELF_CHECK_TOLERANCE[self.info.dtype]:
             raise ConfigError(
                 f"{self.info.name}: the engine's logits differ from the model's own by {difference:.1%}; this "
@@ -140,6 +148,16 @@ class Target:
         second = self.evaluate(0, [half], ids[:, half:]).logits[0]
         self.truncate(0, 0)
         return torch.cat([first, second])
+
+    def check_finite(self, row: int, start: int, finite: int, read: int) -> None:
+        """Raise NotFinite unless the logits of text positions start .. start + read are among the first `finite`."""
+        if finite <= read:
+            raise self.not_finite(row, start, start + finite)
+
+    def not_finite(self, row: int, start: int, at: int) -> NotFinite:
+        """The error of logits that are not finite at text position `at`; what `row` holds from `start` on is wiped."""
+        self.cache.wipe(row, start)
+        return NotFinite(at)
 
     def commit(self, row: int, length: int) -> None:
         """From now on, `row` has `length` positions; those must have been evaluated."""

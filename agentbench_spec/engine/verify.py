@@ -33,6 +33,19 @@ def leading(flags: Tensor, count: Tensor | None) -> Tensor:
     return flags.to(torch.int64).cumprod(1).sum(1)
 
 
+def sound(logits: Tensor) -> Tensor:
+    """Leading positions of each row whose logits name a choice. logits [B, n, V] -> [B] int64.
+
+    NaN, +inf, or nothing finite at all does not; -inf among finite ones is a vocabulary that is masked or padded.
+    """
+    return leading(logits.amax(-1).isfinite(), None)  # the maximum is NaN, +inf and -inf in just these cases
+
+
+def read_back(next_ids: Tensor, *counts: Tensor) -> list[list[int]]:
+    """All the host needs of a round, in its one crossing: next_ids [B, n], then each count [B], row by row."""
+    return torch.cat([next_ids, torch.stack(counts, dim=1)], dim=1).tolist()
+
+
 def accept_equal(choices: Tensor, drafts: Tensor, count: Tensor | None = None) -> Verdict:
     """Accept drafts while they equal what the target chooses: greedy decoding, and forced decoding of a record.
 

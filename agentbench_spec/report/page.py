@@ -33,6 +33,7 @@ from agentbench_spec.results.folder import read_turns
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary, notes, summarise
+from agentbench_spec.results.verdict import not_finite
 from agentbench_spec.runs.card import baseline_step_s
 from agentbench_spec.writing import write_bytes
 
@@ -155,7 +156,7 @@ def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence
     return Section(
         anchor=anchor,
         heading=heading(name, manifest, baseline_step_s(rows)),
-        verdict=_verdict(manifest, summary),
+        verdict=_verdict(manifest, summary, rows),
         conditions=tuple(_conditions(manifest, rows)),
         summary=summary_grid(summary),
         notes=(*notes(summary), *map(str, manifest.get("notes") or ())),
@@ -174,7 +175,9 @@ def heading(name: str, manifest: Mapping[str, Any], step_s: float | None) -> Hea
     return Heading(name, tuple(_card(manifest, step_s)), ceiling)
 
 
-def _verdict(manifest: Mapping[str, Any], summary: Summary) -> tuple[str, str] | None:
+def _verdict(manifest: Mapping[str, Any], summary: Summary, rows: Sequence[TurnRow]) -> tuple[str, str] | None:
+    if found := not_finite(rows):
+        return "bad", f"This run is void: {found}. Do not quote its figures."
     errors = sum(own.losslessness.errors for own in summary.drafters)
     if errors:
         return "bad", (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from agentbench_spec.errors import NotFinite
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary
@@ -45,7 +46,32 @@ def reasons(rows: Iterable[TurnRow], most: int = 5) -> list[str]:
 def faults(rows: Iterable[TurnRow], summary: Summary) -> list[str]:
     """Why a run is void, or a drafter of it failed; empty: neither."""
     rows = list(rows)
-    if not measured(rows):
-        return ["not one turn could be decoded"]
-    void = ["a greedy output differs from plain decoding by more than a near tie"] if lossless(summary) is False else []
-    return void + [f"{name}: not one turn could be decoded" for name in failed_drafters(rows)]
+    void = void_because(rows, summary)
+    return void if not measured(rows) else void + [f"{name}: {_NOT_ONE}" for name in failed_drafters(rows)]
+
+
+_NOT_ONE = "not one turn could be decoded"
+
+
+def void_because(rows: Iterable[TurnRow], summary: Summary) -> list[str]:
+    """Why not one figure of a run may be quoted; empty if it stands."""
+    rows = list(rows)
+    found = (
+        ["a greedy output differs from plain decoding by more than a near tie"] if lossless(summary) is False else []
+    )
+    found += [] if (where := not_finite(rows)) is None else [where]
+    return found + ([] if measured(rows) else [_NOT_ONE])
+
+
+def not_finite(rows: Iterable[TurnRow]) -> str | None:
+    """Where plain decoding met logits of the target that are not finite; None if nowhere."""
+    lost = [
+        row for row in rows if row.drafter == BASELINE and row.status == "error" and NotFinite.TEXT in str(row.error)
+    ]
+    if not lost:
+        return None
+    turns = f"{len(lost)} turn{'s' if len(lost) > 1 else ''}"
+    return (
+        f"the target's {NotFinite.TEXT} in {turns} ({lost[0].rollout} turn {lost[0].turn}): its weights hold NaN or "
+        "infinity, or overflow in their dtype"
+    )

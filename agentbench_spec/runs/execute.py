@@ -16,13 +16,13 @@ from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Stopwatch, resolve_mode
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, NotFinite
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary
-from agentbench_spec.results.verdict import lossless, measured
+from agentbench_spec.results.verdict import lossless, measured, void_because
 from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
@@ -47,6 +47,11 @@ class Finished:
     def lossless(self) -> bool | None:
         """False if a greedy output differed from the baseline by more than a tie: a void run. None: not compared."""
         return lossless(self.summary)
+
+    @property
+    def void(self) -> list[str]:
+        """Why not one figure of the run may be quoted, in words; empty if it stands."""
+        return void_because(self.rows, self.summary)
 
     @property
     def measured(self) -> bool:
@@ -182,6 +187,8 @@ class Bench:
                 session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
+        except NotFinite:
+            return None
         except (Exception, SystemExit):
             if name == BASELINE:
                 raise

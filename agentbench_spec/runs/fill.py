@@ -59,6 +59,8 @@ class TurnState:
     prefill: Prefill | None = None
     drift_tokens: int | None = None
     decoded: dict[str, Decoded] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+    """Drafters that could not decode this turn, and go on with the next."""
 
 
 class DraftLimit(AgentBenchError):

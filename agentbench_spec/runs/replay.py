@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, choose, generator
-from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.session import Choose, Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock, clocks
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
@@ -188,7 +186,10 @@ class Replayer:
             except (Exception, SystemExit) as error:
                 if name == BASELINE:
                     raise
-                session.drop(name, error)
+                if isinstance(error, NotFinite):  # the target's fault, met on this drafter's way through the turn
+                    state.failed[name] = error
+                else:
+                    session.drop(name, error)
                 state.decoded.pop(name, None)
                 return
             decoded = state.decoded.setdefault(name, Decoded(turn, order, state_bytes))
@@ -202,7 +203,7 @@ class Replayer:
         parts = [(self.conditions.seed, rollout.id, turn, drafter, row) for row in range(self.target.rows)]
         return RowSampler(self.conditions.sampling, [generator(device, *part) for part in parts])
 
-    def _chooser(self, rollout: Rollout, turn: int, recorded: int | None) -> Callable[[Tensor], int]:
+    def _chooser(self, rollout: Rollout, turn: int, recorded: int | None) -> Choose:
         """How the turn's first token is chosen from the prompt's last logits."""
 
         if recorded is not None:
@@ -231,7 +232,7 @@ class Replayer:
                 fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
                 rounds += round_rows(row, decoded)
             else:
-                why_out = session.failed[name]
+                why_out = state.failed.get(name) or session.failed[name]
                 row.status, row.error = status_of(why_out), describe(why_out)
         for name in state.decoded:
             fill_comparison(rows[name], rows[BASELINE], self._compare(state, name))

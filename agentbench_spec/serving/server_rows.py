@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -79,9 +80,19 @@ def _fill_context(row: TurnRow, answer: Answer) -> None:
 
 def _fill_output(row: TurnRow, answer: Answer) -> None:
     row.output_ids, row.output_tokens = answer.output_ids, answer.completion_tokens
-    row.degenerate = None if answer.output_ids is None else is_degenerate(answer.output_ids)
+    row.degenerate = None if answer.output_ids is None else _looped(answer.output_ids)
     row.stop_reason = _STOPS.get(answer.finish or "")
     row.retractions = answer.details.get("num_retractions")
+
+
+_MIN_ALIKE_TOKENS = 8
+"""From so many on, one other token may stand before those that are all alike."""
+
+
+def _looped(ids: Sequence[int]) -> bool:
+    """True for a repetition loop, or one token over and over at any length: what logits that are not finite answer."""
+    alike = len(ids) > 1 and len(set(ids[1:])) == 1
+    return is_degenerate(ids) or (alike and (ids[0] == ids[-1] or len(ids) >= _MIN_ALIKE_TOKENS))
 
 
 _STOPS: dict[str, StopReason] = {"stop": "stop", "length": "length"}

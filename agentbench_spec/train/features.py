@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from agentbench_spec.engine.target import Target
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.train.texts import Text
 
@@ -95,8 +95,13 @@ def greedy_choices(head: Callable[[Tensor], Tensor], final: Tensor, supervised: 
     """The target's choice for position t + 1 where supervised [T] bool has it, else -1: final [T, H] -> [T] int64."""
     choices = torch.full((len(final),), -1, dtype=torch.int64, device=final.device)
     wanted = supervised[1:].nonzero().flatten().to(final.device)
+    finite = torch.ones((), dtype=torch.bool, device=final.device)
     for rows in torch.split(wanted, _HEAD_ROWS):
-        choices[rows] = head(final[rows]).argmax(-1)
+        logits = head(final[rows])
+        choices[rows] = logits.argmax(-1)
+        finite &= logits.amax(-1).isfinite().all()
+    if not finite:
+        raise MeasurementError("the target's logits are not finite: it cannot teach; check its weights and dtype")
     return choices
 
 

@@ -103,7 +103,7 @@ class Writer:
         device = self._target.info.device
         sampler = RowSampler(self._sampling, [generator(device, self._seed, name)])
         self._drafter.sampler = sampler
-        session.prefill(prompt, lambda logits: int(sampler.draw(logits[None])[0]))
+        session.prefill(prompt, lambda logits: sampler.draw(logits[None])[0][0])
         turn, _, _ = session.decode(_DRAFTER, self._limits, sampler, Clock(device))
         ids = (*prompt, *turn.output)
         return Text(name, ids, ((len(prompt), len(ids)),))
