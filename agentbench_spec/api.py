@@ -60,6 +60,9 @@ def run(
 
     folder = Path(out) if out is not None else new_folder(config.named_target or "sglang", config.workload.name)
     if config.backend == "sglang":
+        from agentbench_spec.serving.needs import refuse_without_httpx
+
+        refuse_without_httpx()
         from agentbench_spec.serving.sglang import run_served
 
         run_served(config, folder, resume=resume, api_key=api_key, tell=tell or _quiet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from agentbench_spec.engine.hub_reach import go_offline_if_unreachable, refuse_m
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.source import SUFFIXES, is_file
+from agentbench_spec.serving.needs import refuse_without_httpx
 from agentbench_spec.writing import is_special
 
 
@@ -63,8 +63,7 @@ def refuse_server_options(given: Mapping[str, Any]) -> None:
 
 def check_servers(settings: RunConfig) -> None:
     """Raises ConfigError for settings that no server can serve, and where httpx, which asks them, is missing."""
-    if find_spec("httpx") is None:
-        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"')
+    refuse_without_httpx()
     from agentbench_spec.serving.refusals import refuse_settings
 
     refuse_settings(settings, os.environ)

@@ -44,7 +44,7 @@ def run(
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     mode: Annotated[str | None, typer.Option(help="generate, or forced (the record is emitted).")] = None,
     history: Annotated[str | None, typer.Option(help="recorded, or self (the target's own words).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selectiflags.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
     device: flags.Device = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
     backend: flags.Backend = None,

@@ -1,1 +1,1 @@
-"""Files shipped with the core: chat templates."""
+"""Files shipped with the core: presets, the paper's values, the page, and drafters for the embedded model."""

@@ -82,7 +82,11 @@ def test_keywords_are_the_flags_of_the_command_line() -> None:
     """Fails if `agentbench-spec run` has a flag that `ab.run` has not, or the two write to different settings."""
     flags = {str(option.name) for option in typer.main.get_group(app).commands["run"].params}
     renamed = {"drafter": "drafters", "base_url": "base_urls"}
-    own = set(inspect.signature(ab.run).parameters) | {"config", "set_"}  # `settings`, and Python's own assignments
+    own = set(inspect.signature(ab.run).parameters) | {
+        "config",
+        "set_",
+        "json_",
+    }  # `settings` in Python; none of the screen
     assert {renamed.get(flag, flag) for flag in flags} - own <= set(Settings.__annotations__)
     sections = {*RunConfig.model_fields} - {"backend", "drafters"}
     assert set(Settings.__annotations__) - {renamed.get(flag, flag) for flag in flags} <= sections

@@ -1,0 +1,13 @@
+"""What servers need beside the core, asked before anything that needs it is imported."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from agentbench_spec.errors import ConfigError
+
+
+def refuse_without_httpx() -> None:
+    """Raises ConfigError, with the way out, where httpx is not installed."""
+    if find_spec("httpx") is None:
+        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"')
