@@ -92,15 +92,19 @@ def _loaded(given: Run | PathLike) -> Run:
     return load(given) if isinstance(given, str | os.PathLike) else given
 
 
-def compare(old: Run | PathLike, new: Run | PathLike, *, tolerance: float = 0.05) -> Comparison:
+def compare(
+    old: Run | PathLike, new: Run | PathLike, *, tolerance: float = 0.05, all_drafters: bool = False
+) -> Comparison:
     """What fell between two runs of the same settings, by workload, drafter and context length.
 
-    tolerance: a relative fall that is not one yet. Raises ConfigError if the runs did not measure the same thing.
+    tolerance: a relative fall that is not one yet; all_drafters: a drafter that the new run lacks is a loss. Raises
+    ConfigError if the runs did not measure the same thing.
     """
     from agentbench_spec.results.compare import compare_runs
 
     before, after = _loaded(old), _loaded(new)
-    return compare_runs((before.manifest, before.rows), (after.manifest, after.rows), tolerance=tolerance)
+    runs = (before.manifest, before.rows), (after.manifest, after.rows)
+    return compare_runs(*runs, tolerance=tolerance, all_drafters=all_drafters)
 
 
 def write_report(

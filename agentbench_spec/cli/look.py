@@ -102,6 +102,9 @@ def compare(
     old: Annotated[Path, typer.Argument(help="Run folder before the change.")],
     new: Annotated[Path, typer.Argument(help="Run folder after it.")],
     tolerance: Annotated[float, typer.Option(min=0, max=1, help="A relative fall that is not one yet.")] = 0.05,
+    all_drafters: Annotated[
+        bool, typer.Option("--all-drafters", help="A drafter that the new run lacks counts as a fall.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the table: .csv, .parquet, .md or .tex.")
     ] = None,
@@ -116,7 +119,7 @@ def compare(
         say(f"{old} and {new} are one folder: nothing in it can have changed", "yellow", "warning: ")
     _warn_unfinished(old, before[0])
     _warn_unfinished(new, after[0])
-    found = compare_runs(before, after, tolerance=tolerance)
+    found = compare_runs(before, after, tolerance=tolerance, all_drafters=all_drafters)
     sheet = comparison_sheet(found)
     print_sheet(sheet)
     if out is not None:

@@ -1,51 +1,29 @@
 """Two runs of the same thing, before and after a change: what fell, per workload, drafter and context length.
 
-Both runs must have decoded the same turns under the same settings, so every comparison is paired by turn. A pooled τ
-can stand still while one stretch of contexts collapses; therefore every bucket of contexts is judged by itself.
+Both runs must have decoded the same turns under the same settings, so every comparison is paired by turn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results import metrics
+from agentbench_spec.results.changes import Change, Key, by_turn, changes_between, key_of
 from agentbench_spec.results.export import Sheet, between
-from agentbench_spec.results.intervals import Interval, cluster_of, clustered_interval, spread_text
-from agentbench_spec.results.metrics import BASELINE, counted, turn_of
+from agentbench_spec.results.intervals import FEW_CLUSTERS, spread_text
+from agentbench_spec.results.metrics import BASELINE, counted
 from agentbench_spec.results.provenance import differing_keys
 from agentbench_spec.results.rows import TurnRow
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Figure = Literal["tau", "speedup"]
-Judgement = Literal["fell", "rose", "same", "unsure"]
 Run = tuple[Mapping[str, Any], Sequence[TurnRow]]
 """Manifest and rows, as `runfolder.read_run` gives them."""
-
-WHOLE = "all contexts"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """How one figure of one drafter moved in one stretch of contexts."""
-
-    workload: str
-    drafter: str
-    bucket: str
-    figure: Figure
-    old: float
-    new: float
-    ratio: float
-    """New over old; below 1 is worse."""
-    interval: Interval | None
-    """Of the ratio."""
-    turns: int
-    judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +49,29 @@ class Comparison:
         return {**asdict(self), "regressions": self.regressions}
 
 
-def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05) -> Comparison:
+def compare_runs(old: Run, new: Run, *, tolerance: float = 0.05, all_drafters: bool = False) -> Comparison:
     """Compare two runs turn by turn.
 
-    tolerance: a relative fall that is not one yet. Raises ConfigError if the runs' settings, data or conditions
-    differ, or if there is no drafter's turn that both hold and that counted before.
+    tolerance: a relative fall that is not one yet; all_drafters: a drafter that the new run lacks is a loss. Raises
+    ConfigError if the runs' settings, data or conditions differ, or if there is no drafter's turn that both hold and
+    that counted before.
     """
     refuse_unlike(old[0], new[0])
     _refuse_unlike_rows(old[1], new[1])
-    notes = list(_machine_notes(old[0], new[0]))
-    same_machine = not notes
-    before, after = _by_turn(old[1]), _by_turn(new[1])
+    notes = [*_machine_notes(old[0], new[0]), *_contention_notes(old[0], new[0])]
+    timed = not notes
+    before, after = by_turn(old[1]), by_turn(new[1])
     _refuse_nothing(before, old[1], new[1])
     names = [{row.drafter for row in rows} for rows in (old[1], new[1])]
     notes += [f"{drafter} is in one run only" for drafter in sorted(names[0] ^ names[1])]
     if BASELINE not in names[0] & names[1]:
         notes.append(f"no speed-up can be compared: plain decoding ({BASELINE}) is not in both runs")
+    notes += _unshared_notes(old[1], new[1])
     notes += [line for name, rows in (("old", old[1]), ("new", new[1])) for line in _left_out_notes(name, rows)]
-    changes = list(_changes(before, after, tolerance, timed=same_machine))
-    return Comparison(changes, list(_losses(old[1], new[1])), notes)
+    changes = changes_between(before, after, tolerance, timed=timed)
+    notes += _few_notes(changes)
+    gone = [f"{drafter}: not in the new run" for drafter in sorted(names[0] - names[1]) if all_drafters]
+    return Comparison(changes, [*gone, *_losses(old[1], new[1])], notes)
 
 
 def _refuse_unlike_rows(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
@@ -99,13 +81,13 @@ def _refuse_unlike_rows(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
         raise ConfigError(f"the runs did not measure the same thing: {error}") from error
 
 
-def _refuse_nothing(before: Mapping[_Key, TurnRow], old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
+def _refuse_nothing(before: Mapping[Key, TurnRow], old: Sequence[TurnRow], new: Sequence[TurnRow]) -> None:
     """Raises ConfigError where "nothing fell" would only mean that nothing was compared."""
-    shared = {_key(row) for row in old if row.drafter != BASELINE} & {_key(row) for row in new}
+    shared = {key_of(row) for row in old if row.drafter != BASELINE} & {key_of(row) for row in new}
     if not shared:
         raise ConfigError(f"the two runs share no drafter and turn besides {BASELINE}: there is nothing to compare")
     if not shared & before.keys():
-        reasons = ", ".join(metrics.left_out(row for row in old if _key(row) in shared))
+        reasons = ", ".join(metrics.left_out(row for row in old if key_of(row) in shared))
         raise ConfigError(f"not one shared turn of the old run counts ({reasons}): there is nothing to compare")
 
 
@@ -115,6 +97,25 @@ def _left_out_notes(name: str, rows: Sequence[TurnRow]) -> Iterator[str]:
         for reason, count in metrics.left_out(own).items():
             said.setdefault(f"{count} of {len(own)} turns left out: {reason}", []).append(drafter)
     yield from (f"{name} run: {', '.join(drafters)}: {line}" for line, drafters in said.items())
+
+
+def _unshared_notes(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> Iterator[str]:
+    """Turns, of drafters that both runs have, that only one of them has."""
+    was, now = ({key_of(row) for row in rows} for rows in (old, new))
+    shared = {drafter for _, drafter in was} & {drafter for _, drafter in now}
+    for name, alone in (("old", was - now), ("new", now - was)):
+        counts = Counter(drafter for _, drafter in alone if drafter in shared)
+        by_count: dict[int, list[str]] = {}
+        for drafter, count in sorted(counts.items()):
+            by_count.setdefault(count, []).append(drafter)
+        for count, drafters in by_count.items():
+            yield f"{', '.join(drafters)}: {count} turns are in the {name} run only, and in no figure here"
+
+
+def _few_notes(changes: Sequence[Change]) -> Iterator[str]:
+    few = [c for c in changes if c.interval is None or c.interval.clusters < FEW_CLUSTERS]
+    if any(c.judgement == "unsure" for c in few):
+        yield f"what has noise is judged from {FEW_CLUSTERS} independent rollouts on; below, it is shown as unsure"
 
 
 _FREE = ("drafters", "drafter_options", "measure.threads", "measure.rounds", "target.device", "target.fast_linears")
@@ -145,116 +146,18 @@ def _machine_notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[s
         yield f"speed-ups are shown and not judged, the machines differ: {'; '.join(different)}"
 
 
-_Key = tuple[tuple[str, str, int], str]
-
-
-def _by_turn(rows: Sequence[TurnRow]) -> dict[_Key, TurnRow]:
-    return {_key(row): row for row in counted(rows)}
-
-
-def _key(row: TurnRow) -> _Key:
-    return turn_of(row), row.drafter
-
-
-def _changes(
-    before: Mapping[_Key, TurnRow], after: Mapping[_Key, TurnRow], tolerance: float, *, timed: bool
-) -> Iterator[Change]:
-    groups: dict[tuple[str, str, str], list[_Key]] = {}
-    for key in before:
-        if key in after and key[1] != BASELINE:
-            for bucket in (WHOLE, bucket_of(before[key].context_tokens)):
-                groups.setdefault((before[key].workload, key[1], bucket), []).append(key)
-    figures: dict[Figure, Callable[[Mapping[_Key, TurnRow], _Key], tuple[float, ...] | None]] = {
-        "tau": _tau_parts,
-        "speedup": _speedup_parts,
-    }
-    for name, keys in sorted(groups.items(), key=lambda item: (*item[0][:2], _order(item[0][2]))):
-        for figure, parts_of in figures.items():
-            pairs = [(cluster_of(before[k]), parts_of(before, k), parts_of(after, k)) for k in keys]
-            found = [(cluster, (*was, *now)) for cluster, was, now in pairs if was and now]
-            if found:
-                yield _change(
-                    name, figure, found, tolerance, exact=figure == "tau" and _exact(before, keys), judged=timed
-                )
-
-
-def _change(
-    name: tuple[str, str, str],
-    figure: Figure,
-    found: Sequence[tuple[Any, tuple[float, ...]]],
-    tolerance: float,
-    *,
-    exact: bool,
-    judged: bool,
-) -> Change:
-    parts = [own for _, own in found]
-    width = len(parts[0]) // 2
-    sums = [sum(column) for column in zip(*parts, strict=True)]
-    old, new = _value(sums[:width]), _value(sums[width:])
-    interval = clustered_interval(
-        parts, [cluster for cluster, _ in found], lambda s: _value(s[:, width:].T) / _value(s[:, :width].T)
-    )
-    judgement = judge(new / old, interval, tolerance, exact=exact) if judged or exact else "unsure"
-    return Change(*name, figure, old, new, new / old, interval, len(found), judgement)
-
-
-def judge(ratio: float, interval: Interval | None, tolerance: float, *, exact: bool) -> Judgement:
-    """What a change of a figure is.
-
-    exact: the figure has no noise, as greedy τ on the same turns; then the ratio alone decides. Else the interval must
-    lie on one side of 1 as well.
-    """
-    if abs(ratio - 1) <= tolerance:
-        return "same"
-    if exact:
-        return "fell" if ratio < 1 else "rose"
-    if interval is None or interval.low <= 1 <= interval.high:
-        return "unsure"
-    return "fell" if ratio < 1 else "rose"
-
-
-def _value(sums: Any) -> Any:
-    """tokens / rounds, or baseline's seconds per token over the drafter's."""
-    return sums[0] / sums[1] if len(sums) == 2 else (sums[0] / sums[1]) / (sums[2] / sums[3])
-
-
-def _tau_parts(rows: Mapping[_Key, TurnRow], key: _Key) -> tuple[float, ...] | None:
-    row = rows[key]
-    return (float(row.emitted), float(row.rounds)) if row.rounds and row.emitted else None
-
-
-def _speedup_parts(rows: Mapping[_Key, TurnRow], key: _Key) -> tuple[float, ...] | None:
-    plain, row = rows.get((key[0], BASELINE)), rows[key]
-    if plain is None or not (plain.decode_s and plain.emitted and row.decode_s and row.emitted):
-        return None
-    return plain.decode_s, float(plain.emitted), row.decode_s, float(row.emitted)
-
-
-def _exact(rows: Mapping[_Key, TurnRow], keys: Sequence[_Key]) -> bool:
-    return all(rows[key].greedy or rows[key].decode_mode == "forced" for key in keys)
-
-
-def bucket_of(context_tokens: int | None) -> str:
-    """The octave of contexts a turn is in: "under 1K", "1K-2K", "2K-4K", ...; "unknown" without a length."""
-    if context_tokens is None:
-        return "unknown"
-    if context_tokens < 1024:
-        return "under 1K"
-    low = 1 << ((context_tokens // 1024).bit_length() - 1)
-    return f"{low}K-{2 * low}K"
-
-
-def _order(bucket: str) -> int:
-    known = {WHOLE: -1, "under 1K": 0, "unknown": 1 << 30}
-    return known[bucket] if bucket in known else int(bucket.partition("K")[0])
+def _contention_notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if contended := [name for name, manifest in (("old", old), ("new", new)) if manifest.get("contended")]:
+        runs = "run" if len(contended) == 1 else "runs"
+        yield f"speed-ups are shown and not judged, other work slowed the {' and the '.join(contended)} {runs}"
 
 
 def _losses(old: Sequence[TurnRow], new: Sequence[TurnRow]) -> Iterator[str]:
     """Turns that counted before and do not now, and outputs that are no longer the baseline's."""
-    now = {_key(row): row for row in new}
+    now = {key_of(row): row for row in new}
     there = {row.drafter for row in new}
     for drafter, own in metrics.by_drafter(old).items():
-        keys = [_key(row) for row in counted(own)] if drafter in there else []
+        keys = [key_of(row) for row in counted(own)] if drafter in there else []
         reasons = [metrics.left_out_because(now[key]) if key in now else "missing" for key in keys]
         if gone := Counter(reason for reason in reasons if reason):
             yield f"{drafter}: {gone.total()} turns that counted are now left out: {', '.join(sorted(gone))}"
@@ -277,12 +180,13 @@ def comparison_sheet(found: Comparison) -> Sheet:
             f"{c.old:.2f}",
             f"{c.new:.2f}",
             _ratio_text(c),
+            "" if c.p is None else f"{c.p:.3f}",
             str(c.turns),
             c.judgement,
         ]
         for c in found.changes
     ]
-    headings = ("workload", "drafter", "context", "figure", "old", "new", "new / old", "turns", "judgement")
+    headings = ("workload", "drafter", "context", "figure", "old", "new", "new / old [90 %]", "p", "turns", "judgement")
     return Sheet("new run against old", headings, lines, [*found.losses, *found.notes])
 
 
@@ -295,7 +199,9 @@ def comparison_frame(found: Comparison) -> pd.DataFrame:
         line = asdict(change)
         del line["interval"]
         lines.append({**line, **between("", change.interval)})
-    return pd.DataFrame(lines).astype({"low": "float64", "high": "float64"}) if lines else pd.DataFrame()
+    return (
+        pd.DataFrame(lines).astype({"p": "float64", "low": "float64", "high": "float64"}) if lines else pd.DataFrame()
+    )
 
 
 def _ratio_text(change: Change) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from benchkit import benchmark
 from rowkit import make_row
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.compare import Comparison, bucket_of, compare_runs, judge
+from agentbench_spec.results.changes import Cell, bucket_of, family_p, judge
+from agentbench_spec.results.compare import Comparison, compare_runs
 from agentbench_spec.results.intervals import Interval
 from agentbench_spec.results.rows import TurnRow
 
@@ -111,10 +115,14 @@ def test_outputs_that_differ_now_are_a_regression() -> None:
 
 def test_judgements_and_buckets_by_hand() -> None:
     """Fails if noise decides, a rise is a fall, or a bucket's edge is off by one."""
-    wide, tight = (Interval(low, high, 0.95, 12, 2000) for low, high in ((0.7, 1.1), (0.7, 0.9)))
-    assert judge(0.8, wide, 0.05, exact=False) == "unsure" and judge(0.8, tight, 0.05, exact=False) == "fell"
-    assert judge(0.8, None, 0.05, exact=True) == "fell" and judge(1.2, None, 0.05, exact=True) == "rose"
-    assert judge(0.96, tight, 0.05, exact=False) == "same" and judge(0.8, None, 0.05, exact=False) == "unsure"
+    wide, tight = (Interval(low, high, 0.95, 12, 11) for low, high in ((0.7, 1.1), (0.7, 0.9)))
+    assert (
+        judge(0.8, wide, 0.01, 0.05, exact=False) == "unsure" and judge(0.8, tight, 0.01, 0.05, exact=False) == "fell"
+    )
+    assert judge(0.8, tight, 0.06, 0.05, exact=False) == "unsure" == judge(0.8, tight, None, 0.05, exact=False)
+    assert judge(0.8, None, None, 0.05, exact=True) == "fell" and judge(1.2, None, None, 0.05, exact=True) == "rose"
+    assert judge(0.96, tight, 0.01, 0.05, exact=False) == "same" and judge(0.96, None, None, 0.05, exact=True) == "same"
+    assert judge(0.96, None, None, 0.05, exact=False) == "unsure" and judge(1, None, None, 0.05, exact=False) == "same"
     sizes = [bucket_of(n) for n in (None, 0, 1023, 1024, 2047, 2048, 65_535, 65_536)]
     assert sizes == ["unknown", "under 1K", "under 1K", "1K-2K", "1K-2K", "2K-4K", "32K-64K", "64K-128K"]
 
@@ -164,3 +172,78 @@ def test_other_conditions_are_the_users_error() -> None:
     """Fails if rows of another mode give exit code 1, which is that of a regression."""
     with pytest.raises(ConfigError, match=r"did not measure the same thing: .*thinking: None, True"):
         compare(rows([3]), rows([3], thinking=True))
+
+
+def test_a_contended_run_gets_no_verdict_on_speed() -> None:
+    """Fails if a run that shared its machine is called a regression, whichever of the two it was."""
+    old, slower = rows([3] * 5), rows([3] * 5, seconds=0.08)
+    assert compare(old, slower).regressions
+    for found in (
+        compare(old, slower, contended=True),
+        compare_runs(({**MANIFEST, "contended": True}, old), (copy.deepcopy(MANIFEST), slower)),
+    ):
+        assert found.regressions == []
+        assert {c.judgement for c in found.changes if c.figure == "speedup"} == {"unsure"}
+        assert any("other work slowed the" in note for note in found.notes)
+
+
+def test_few_rollouts_get_no_verdict_on_noise() -> None:
+    """Four rollouts, all of them slower. Fails if fewer than five are said to show it, or nobody is told why not."""
+    few = [row for row in rows([3] * 5) if row.rollout in ("r0", "r1", "r2", "r3")]
+    slower = [replace(row, decode_s=9.0) if row.drafter == "dlite" else row for row in few]
+    found = compare(few, slower)
+    assert found.regressions == [] and any("judged from 5 independent rollouts on" in note for note in found.notes)
+    assert {(c.figure, c.judgement) for c in found.changes} == {("tau", "same"), ("speedup", "unsure")}
+
+
+def test_turns_of_one_run_only_are_said() -> None:
+    """Fails if a new run with more turns, or an old one, reads as if all of them had been compared."""
+    more = [*rows([3]), *(make_row("extra", 0, name, [0], k=row.k) for name, row in [("dlite", rows([3])[1])])]
+    assert "dlite: 1 turns are in the new run only, and in no figure here" in compare(rows([3]), more).notes
+    assert "dlite: 1 turns are in the old run only, and in no figure here" in compare(more, rows([3])).notes
+
+
+def test_a_drafter_that_vanished_is_a_loss_if_asked_for() -> None:
+    """Fails if a drafter that no longer runs at all passes where all were asked for."""
+    old = [*rows([3]), *(replace(row, drafter="ngram") for row in rows([3]) if row.drafter == "dlite")]
+    assert compare(old, rows([3])).regressions == []
+    asked = compare_runs((MANIFEST, old), (copy.deepcopy(MANIFEST), rows([3])), all_drafters=True)
+    assert asked.regressions == ["ngram: not in the new run"]
+
+
+def test_noise_raises_no_alarm_and_a_slow_bucket_is_found() -> None:
+    """The benchmark in short: six rollouts, six drafters, four buckets, 3 and 5 % noise a turn.
+
+    Fails if many verdicts make a false one likely, or if guarding against that hides 15 % in one bucket.
+    """
+    alarms = benchmark("compare_alarms")
+    made, draw = alarms.generated(6), np.random.default_rng(1)
+    assert sum(alarms.false_alarms(made, noise, 20, draw) for noise in (0.03, 0.05)) <= 3
+    assert sum(alarms.found(made, noise, 10, draw, ("dlite", "2K-4K")) for noise in (0.03, 0.05)) >= 17
+
+
+def test_exchange_by_hand() -> None:
+    """Five rollouts, one figure: p is 1/32 if all fell, 2/32 if one only stood still. Fails if it is another test."""
+    names = [f"r{i}" for i in range(5)]
+
+    def p(changes: list[float]) -> float | None:
+        old = np.ones((5, 2))
+        (found,) = family_p([Cell(names, old, old * np.array([[c, 1.0] for c in changes]), "tau", whole=True)])
+        return found
+
+    assert p([0.8] * 5) == 1 / 32 and p([1.25] * 5) == 1 / 32 and p([0.8] * 4 + [1.0]) == 2 / 32
+    assert family_p([Cell(names[:4], np.ones((4, 2)), np.ones((4, 2)), "tau", whole=True)]) == [None]
+
+
+def test_many_cells_are_one_family() -> None:
+    """One cell that fell a little among forty of noise. Fails if it is judged as if it were alone."""
+    draw, names = np.random.default_rng(0), [f"r{i}" for i in range(8)]
+
+    def cell(kind: int, change: float) -> Cell:
+        noise = np.exp(0.05 * draw.standard_normal((8, 1)))
+        return Cell(names, np.ones((8, 2)), np.hstack([change * noise, np.ones((8, 1))]), kind, whole=True)
+
+    fell = cell(0, 0.96)
+    (alone,) = family_p([fell])
+    among = family_p([fell, *(cell(kind, 1.0) for kind in range(1, 41))])
+    assert alone is not None and among[0] is not None and alone < 0.05 < among[0]

@@ -6,6 +6,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from benchkit import benchmark
 from rowkit import make_row
 from scipy.stats import t as student
 
@@ -183,3 +184,14 @@ def test_ends_far_off_are_short() -> None:
     found = ratio_interval([("a", 1.0, 1.0), ("b", 20.0, 1.0)])
     assert found is not None and spread_text(found) == " [0.00, 2e+09]"
     assert spread_text(None) == ""
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_coverage_is_what_is_claimed(correlation: float) -> None:
+    """The benchmark in short. Fails if 95 % covers another share of simulated runs, of few rollouts or of many."""
+    coverage = benchmark("coverage")
+    for figure in (coverage.of_tau, coverage.of_speedup):
+        for rollouts in (3, 10):
+            missed = coverage.misses(figure, rollouts, correlation, coverage.truth(correlation), 500)
+            assert 0.02 <= missed <= 0.08
+    assert 0.01 <= coverage.misses(coverage.of_alike, 6, correlation, 1.0, 500) <= 0.075
