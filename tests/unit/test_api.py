@@ -19,6 +19,7 @@ from test_reproduce import PRESETS
 
 import agentbench_spec as ab
 from agentbench_spec.cli import app
+from agentbench_spec.cli import run as cli_run
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.drafting import DrafterSpec, SequenceDrafter
 from agentbench_spec.results.summary import summarise
@@ -53,6 +54,20 @@ def declared(source: str) -> dict[str, str]:
     (block,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {str(alias.asname): str(node.module) for node in imports for alias in node.names}
+
+
+def places(source: str) -> dict[str, str]:
+    """Flag -> place in the settings tree, as the command line's own table of them has it."""
+    table = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict) and len(node.keys) > 12)
+    values = {
+        key: {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        for key, value in zip(table.keys, table.values, strict=True)
+    }
+    return {
+        str(names.pop()): key.value
+        for key, names in values.items()
+        if isinstance(key, ast.Constant) and len(names) == 1
+    }
 
 
 def test_the_import_loads_nothing_else() -> None:
@@ -90,7 +105,10 @@ def test_keywords_are_the_flags_of_the_command_line() -> None:
     assert {renamed.get(flag, flag) for flag in flags} - own <= set(Settings.__annotations__)
     sections = {*RunConfig.model_fields} - {"backend", "drafters"}
     assert set(Settings.__annotations__) - {renamed.get(flag, flag) for flag in flags} <= sections
-    assert set(PLACES) <= set(Settings.__annotations__)
+    names = PLACES | {"drafters": "drafters", "backend": "backend"}
+    written = {renamed.get(flag, flag): place for flag, place in places(inspect.getsource(cli_run)).items()}
+    assert {name: place for name, place in names.items() if name in written} == written
+    assert len(written) > 12
 
 
 @pytest.mark.parametrize(
