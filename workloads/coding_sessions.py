@@ -21,6 +21,7 @@ from agentbench_spec.rollouts import importing
 
 from .locate import Data, installed_file, locate
 from .standins import requested_standin
+from .tabular import data_rows
 
 __all__ = ["DISTRIBUTION", "FILE", "VERSION", "CodingSessions", "make"]
 
@@ -101,7 +102,7 @@ class CodingSessions:
 
 def _listed(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(place, case) of each case in {"cases": [...]}, or in a file that is the list alone."""
-    for found in importing.read_rows(file):
+    for found in data_rows(file):
         if not isinstance(found, importing.Row):
             raise ConfigError(str(found))
         value = found.value

@@ -22,6 +22,7 @@ from agentbench_spec.rollout import ConfigError
 from agentbench_spec.rollouts import importing
 
 from .locate import locate
+from .tabular import data_rows
 
 __all__ = ["Instances", "Repository", "installed_repositories", "known_instances", "repositories_of"]
 
@@ -128,7 +129,7 @@ def _repo_of(instance: str) -> str:
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     for file in locate("instances", path, None, patterns=("*.jsonl", "*.json", "*.parquet")).files:
-        for found in importing.read_rows(file):
+        for found in data_rows(file):
             if not isinstance(found, importing.Row):
                 raise ConfigError(f"instances: {found}")
             if isinstance(found.value, Mapping):

@@ -10,31 +10,22 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agentbench_spec.rollout import ConfigError, file_sha256
+from agentbench_spec.rollouts import importing
 
-from .hub import (
-    HubClient,
-    HubSource,
-    HuggingFace,
-    Snapshot,
-    cached,
-    fetched,
-    hub_cache,
-    is_offline,
-    matches,
-    warn_if_unpinned,
-)
+from .hub import HubSource, Snapshot, cache_of, matches, offline_by, taken, warn_if_unpinned
 
-__all__ = ["DATA_ROOT", "SUFFIXES", "Data", "HubClient", "HubSource", "installed_file", "is_offline", "locate"]
+__all__ = ["DATA_ROOT", "SUFFIXES", "Data", "HubSource", "installed_file", "locate"]
 
 DATA_ROOT = "AGENTBENCH_SPEC_DATA"
 """Environment variable naming a folder that has one folder per workload."""
-SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".traj", ".parquet")
-"""What is taken for data in a folder or on the hub; a single file given by path may have any name."""
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".traj", ".parquet", ".arrow")
+"""What is taken for data in a folder; a single file given by path may have any name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +64,14 @@ def locate(
     *,
     patterns: Sequence[str] = (),
     revision: str | None = None,
-    client: HubClient | None = None,
     hint: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Data:
     """The data files of `workload`.
 
     data: a file or folder, which always wins; hub: the data set otherwise, None if there is none; patterns: what
-    counts as data in a folder (default: the hub's); revision: instead of the pinned one; client: None for the real
-    hub; hint: a further way out; environ: None for the process's. Raises ConfigError naming what is missing and where
-    to put it.
+    counts as data in a folder (default: the hub's); revision: instead of the pinned one; hint: a further way out;
+    environ: None for the process's. Raises ConfigError naming what is missing and where to put it.
     """
     environ = os.environ if environ is None else environ
     wanted = tuple(patterns) or (hub.files if hub else ())
@@ -94,7 +83,7 @@ def locate(
     if hub is None:
         raise ConfigError(f"{workload} is read from files only: give data=PATH{_or(hint)}")
     revision = revision or hub.revision
-    found = _snapshot(workload, hub, revision, client or HuggingFace(), environ, hint)
+    found = _snapshot(workload, hub, revision, environ, hint)
     warn_if_unpinned(hub, revision, found)
     return Data(
         found.files, found.root, {"name": hub.repo, "licence": hub.licence, "revision": found.commit, "via": "hub"}
@@ -107,22 +96,14 @@ def _checked(revision: Any) -> str | None:
     raise ConfigError(f"revision: expected a commit or branch of the data set as text, found {revision!r}; quote it")
 
 
-def _snapshot(
-    workload: str, hub: HubSource, revision: str | None, client: HubClient, environ: Mapping[str, str], hint: str
-) -> Snapshot:
+def _snapshot(workload: str, hub: HubSource, revision: str | None, environ: Mapping[str, str], hint: str) -> Snapshot:
     """From the cache, or else from the hub. Raises ConfigError that says what to put where."""
-    cache, offline = hub_cache(environ), is_offline(environ)
-    if found := cached(cache, hub, revision, any_commit=offline):
-        return found
-    if offline:
-        raise ConfigError(_what_to_put_where(workload, cache, hub, revision, hint, "offline"))
+    cache = cache_of(environ)
     try:
-        return fetched(hub, revision, client, SUFFIXES)
+        return taken(hub, revision, cache, offline_by(environ))
     except LookupError as error:
         raise ConfigError(f"{error}; {_other_revision(hub, revision)}give data=PATH{_or(hint)}") from error
     except ConnectionError as error:
-        if found := cached(cache, hub, revision, any_commit=True):
-            return found
         raise ConfigError(_what_to_put_where(workload, cache, hub, revision, hint, str(error))) from error
 
 
@@ -146,11 +127,29 @@ def _given(path: Path, patterns: Sequence[str], via: str, revision: str | None) 
         return Data((path,), path.parent, origin)
     if not path.is_dir():
         raise ConfigError(f"data: {path}: no such file or folder; nothing was downloaded or used in its place")
-    found = sorted(file for file in path.rglob("*") if file.is_file() and _is_data(file.name))
-    chosen = [file for file in found if matches(file.relative_to(path).as_posix(), patterns)] or found
+    found = importing.only_tables(sorted(file for file in path.rglob("*") if file.is_file() and _is_data(file.name)))
+    chosen = [file for file in found if matches(file.relative_to(path).as_posix(), patterns)]
+    chosen = chosen or _of_one_split(path, found, patterns)
     if not chosen:
-        raise ConfigError(f"data: {path}: holds none of {', '.join(patterns) or '*.jsonl, *.json, *.parquet'}")
+        raise ConfigError(f"data: {path}: holds none of {', '.join(patterns) or '*.jsonl, *.json, *.parquet, *.arrow'}")
     return Data(tuple(chosen), path, origin)
+
+
+def _of_one_split(path: Path, files: list[Path], patterns: Sequence[str]) -> list[Path]:
+    """Of a data set saved in several splits, the one that the patterns name as files are named on the hub."""
+    splits = sorted({file.parent for file in files if file.suffix == ".arrow"})
+    if len(splits) < 2:
+        return files
+    named = [
+        split
+        for split in splits
+        for pattern in map(PurePosixPath, patterns)
+        if any(fnmatch(f"{split.name}{shard}{pattern.suffix}", pattern.name) for shard in ("", "-00000-of-00001"))
+    ]
+    if not named:
+        there = ", ".join(split.relative_to(path).as_posix() for split in splits)
+        raise ConfigError(f"data: {path}: holds the saved splits {there}; give the folder of one of them")
+    return [file for file in files if file.parent in named]
 
 
 def _what_to_put_where(workload: str, cache: Path, hub: HubSource, revision: str | None, hint: str, why: str) -> str:

@@ -12,6 +12,7 @@ from agentbench_spec.rollout import BadLine, ConfigError, Message, Rollout, spre
 from agentbench_spec.rollouts import importing
 
 from .locate import Data
+from .tabular import data_rows
 
 __all__ = ["NO_REPLY", "Row", "RowFault", "RowLeftOut", "RowWorkload", "unrecorded"]
 
@@ -166,7 +167,7 @@ class RowWorkload:
 
     def _rows(self, *, quiet: bool = False) -> Iterator[Row]:
         for file in self.data.files:
-            for found in importing.read_rows(file):
+            for found in data_rows(file):
                 row = _checked(self.data, found)
                 if isinstance(row, Row):
                     yield row

@@ -14,7 +14,18 @@ from typing import Any
 
 from agentbench_spec.writing import write_bytes
 
-PACKAGES = ("agentbench-spec", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pandas", "pyarrow")
+PACKAGES = (
+    "agentbench-spec",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "huggingface_hub",
+    "numpy",
+    "pandas",
+    "pyarrow",
+)
 """Packages whose versions a manifest always names; None where one is not installed."""
 
 

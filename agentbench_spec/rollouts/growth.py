@@ -149,7 +149,7 @@ def plot_turns(turns: pd.DataFrame, path: Path, windows: Sequence[int] = WINDOWS
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("a plot needs matplotlib: pip install 'agentbench-spec[notebooks]'") from error
+        raise ConfigError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(11, 4), layout="constrained")
     growth, change = figure.subplots(1, 2)
     _draw_growth(growth, turns, windows)

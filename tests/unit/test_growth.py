@@ -100,7 +100,6 @@ def test_without_a_target_nothing_is_called_a_token() -> None:
 
 def test_a_plot_is_written(tmp_path: Path) -> None:
     """Fails if no image comes out, or an unknown ending is not named."""
-    pytest.importorskip("matplotlib")
     turns = _turns(Words(forgets=True))
     path = plot_turns(turns, tmp_path / "new" / "plot.png", windows=(10,))
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
@@ -199,7 +198,6 @@ def test_validation_counts_sections(tmp_path: Path) -> None:
 
 def test_the_command_shows_rewritten_history(tmp_path: Path) -> None:
     """Fails if table, JSON, CSV or plot of `rollouts stats` is silent about a rewritten history."""
-    pytest.importorskip("matplotlib")
     stub = Message(role="tool", content="cut", tool_call_id="c0")
     cut = local("cut", 4).model_copy(update={"views": (View(at=5, start=2, stop=3, show=(stub,)),)})
     model, data = save_model(tmp_path / "model"), save_rollouts(tmp_path / "a.jsonl", cut, local("whole", 4))

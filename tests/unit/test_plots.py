@@ -345,7 +345,7 @@ try:
 except ConfigError as error:
     print(error)
 """
-    assert "pip install 'agentbench-spec[notebooks]'" in _python(code).stdout
+    assert "pip install matplotlib" in _python(code).stdout
 
 
 def test_a_dollar_in_a_name_is_no_formula() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -36,3 +39,17 @@ def test_a_workload_renders_with_tools(name: str) -> None:
     assert made.decode_points()
     assert_renders(made)
     assert_renders(made.model_copy(update={"tools": (*made.tools, TOOL)}))
+
+
+def test_no_workload_loads_a_library_of_data_sets_or_models() -> None:
+    """Fails if a workload's module, read for its options alone, costs the seconds that `datasets` or torch take."""
+    code = """
+    import pkgutil, sys
+    from importlib import import_module
+    import agentbench_spec_workloads as ours
+    for module in pkgutil.walk_packages(ours.__path__, f"{ours.__name__}."):
+        import_module(module.name)
+    print(sorted({"datasets", "huggingface_hub", "pandas", "pyarrow", "torch", "transformers"} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"

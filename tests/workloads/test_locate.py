@@ -9,34 +9,12 @@ from typing import Any
 import pytest
 from agentbench_spec_workloads.locate import DATA_ROOT, Data, HubSource, installed_file, locate
 from agentbench_spec_workloads.row_workload import Row, RowLeftOut, RowWorkload
+from datasets import Dataset, DatasetDict
 
 from agentbench_spec.errors import ConfigError, DataWarning
 from agentbench_spec.rollout import Message, Rollout, file_sha256
 
 HUB = HubSource("acme/set", ("data/test-*.jsonl",), "mit", "a" * 40)
-
-
-class Forbidden:
-    """A hub that must not be asked."""
-
-    def listing(self, repo: str, revision: str | None) -> tuple[str, list[str]]:
-        raise AssertionError("the hub was asked")
-
-    fetch = listing  # type: ignore[assignment]
-
-
-class FakeHub:
-    """A hub with files on this disk."""
-
-    def __init__(self, folder: Path, *names: str) -> None:
-        self.folder, self.names, self.asked = folder, names, [("", "")]
-
-    def listing(self, repo: str, revision: str | None) -> tuple[str, list[str]]:
-        self.asked.append((repo, str(revision)))
-        return "b" * 40, list(self.names)
-
-    def fetch(self, repo: str, commit: str, file: str) -> Path:
-        return write(self.folder / file)
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -50,28 +28,38 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def test_a_given_path_wins_over_everything(tmp_path: Path) -> None:
-    """Fails if the data root, the cache or the hub is used although a path was given."""
+    """Fails if the data root or the cache is used although a path was given, or the cache before the data root."""
     mine, other = write(tmp_path / "mine.jsonl"), write(tmp_path / "root" / "w" / "data" / "test-0.jsonl")
-    env = environ(tmp_path, **{DATA_ROOT: str(other.parents[2])})
-    assert locate("w", mine, HUB, client=Forbidden(), environ=env).files == (mine,)
-    assert locate("w", None, HUB, client=Forbidden(), environ=env).files == (other,)
+    kept = write(tmp_path / "cache" / "datasets--acme--set" / "snapshots" / ("a" * 40) / "data" / "test-0.jsonl")
+    env = environ(tmp_path, **{DATA_ROOT: str(other.parents[2]), "HF_HUB_OFFLINE": "1"})
+    assert locate("w", mine, HUB, environ=env).files == (mine,)
+    assert locate("w", None, HUB, environ=env).files == (other,)
+    assert locate("w", None, HUB, environ=environ(tmp_path, HF_HUB_OFFLINE="1")).files == (kept,)
 
 
 def test_a_missing_path_is_named_and_nothing_takes_its_place(tmp_path: Path) -> None:
     """Fails if a mistyped path falls through to the hub."""
     with pytest.raises(ConfigError, match=r"gone\.jsonl: no such file or folder; nothing was downloaded"):
-        locate("w", tmp_path / "gone.jsonl", HUB, client=Forbidden(), environ=environ(tmp_path))
+        locate("w", tmp_path / "gone.jsonl", HUB, environ=environ(tmp_path))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"holds none of data/test-\*\.jsonl"):
-        locate("w", tmp_path / "empty", HUB, client=Forbidden(), environ=environ(tmp_path))
+        locate("w", tmp_path / "empty", HUB, environ=environ(tmp_path))
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_names_file_repository_revision_and_place(tmp_path: Path, variable: str) -> None:
-    """Fails if an offline user is not told what to put where, or if the hub is asked all the same."""
+    """Fails if an offline user is not told what to put where, and which variable it was."""
     with pytest.raises(ConfigError) as caught:
-        locate("w", None, HUB, client=Forbidden(), environ=environ(tmp_path, **{variable: "1"}))
-    for part in ("data/test-*.jsonl", "acme/set", "a" * 40, "data=FOLDER", DATA_ROOT, str(tmp_path / "cache")):
+        locate("w", None, HUB, environ=environ(tmp_path, **{variable: "1"}))
+    for part in (
+        "data/test-*.jsonl",
+        "acme/set",
+        "a" * 40,
+        "data=FOLDER",
+        DATA_ROOT,
+        str(tmp_path / "cache"),
+        variable,
+    ):
         assert part in str(caught.value)
 
 
@@ -79,13 +67,13 @@ def test_the_hub_cache_is_read_without_the_hub(tmp_path: Path) -> None:
     """Fails if a cached snapshot is not found by its pinned commit, or by the branch that points to it."""
     root = tmp_path / "cache" / "datasets--acme--set"
     file = write(root / "snapshots" / ("a" * 40) / "data" / "test-0.jsonl")
-    found = locate("w", None, HUB, client=Forbidden(), environ=environ(tmp_path, HF_HUB_OFFLINE="1"))
+    found = locate("w", None, HUB, environ=environ(tmp_path, HF_HUB_OFFLINE="1"))
     assert found.files == (file,) and found.origin["revision"] == "a" * 40 and found.origin["via"] == "hub"
     (root / "refs").mkdir()
     (root / "refs" / "main").write_text("a" * 40)
     unpinned = HubSource(HUB.repo, HUB.files, HUB.licence)
     with pytest.warns(DataWarning, match="acme/set"):
-        assert locate("w", None, unpinned, client=Forbidden(), environ=environ(tmp_path)).files == (file,)
+        assert locate("w", None, unpinned, environ=environ(tmp_path, HF_HUB_OFFLINE="1")).files == (file,)
 
 
 def test_a_broken_link_in_the_cache_is_said(tmp_path: Path) -> None:
@@ -94,20 +82,7 @@ def test_a_broken_link_in_the_cache_is_said(tmp_path: Path) -> None:
     link.parent.mkdir(parents=True)
     link.symlink_to("../../../blobs/absent")
     with pytest.raises(ConfigError, match=r"test-0\.jsonl: the link in the hub cache leads nowhere"):
-        locate("w", None, HUB, client=Forbidden(), environ=environ(tmp_path))
-
-
-def test_the_hub_gives_data_files_at_the_pinned_commit(tmp_path: Path) -> None:
-    """Fails if a script or a pickle is fetched, the pin is not asked for, or the commit is not recorded."""
-    hub = FakeHub(tmp_path / "hub", "data/test-0.jsonl", "data/test-1.jsonl", "set.py", "data/test-2.pkl", "README.md")
-    found = locate("w", None, HUB, client=hub, environ=environ(tmp_path))
-    assert [file.name for file in found.files] == ["test-0.jsonl", "test-1.jsonl"]
-    assert hub.asked[-1] == ("acme/set", "a" * 40)
-    source = found.source(found.files[1], 7)
-    assert source["revision"] == "b" * 40 and source["file"] == "data/test-1.jsonl" and source["row"] == 7
-    assert source["sha256"] == file_sha256(found.files[1])
-    with pytest.raises(ConfigError, match=r"has no file data/test"):
-        locate("w", None, HUB, client=FakeHub(tmp_path, "set.py"), environ=environ(tmp_path))
+        locate("w", None, HUB, environ=environ(tmp_path))
 
 
 def test_a_package_that_is_absent_or_of_another_version_is_named() -> None:
@@ -183,3 +158,28 @@ def test_sources_carry_the_digest_once_computed(tmp_path: Path) -> None:
     made = list(workload(path).rollouts())
     assert {r.source["sha256"] for r in made} == {file_sha256(path)}
     assert isinstance(workload(path).data, Data)
+
+
+def saved(folder: Path, **splits: int) -> Path:
+    """A data set as `datasets` saves it: split -> its number of rows."""
+    made = {
+        split: Dataset.from_list([{**row, "id": f"{split}-{row['id']}"} for row in rows(n)])
+        for split, n in splits.items()
+    }
+    DatasetDict(made).save_to_disk(str(folder))
+    return folder
+
+
+def test_of_a_saved_data_set_the_split_is_read_that_the_hub_has(tmp_path: Path) -> None:
+    """Fails if training rows get into a test set, a split must be named where the workload knows it, or one is guessed
+    where it does not."""
+    folder = saved(tmp_path / "w", train=5, test=3)
+    env = environ(tmp_path, **{DATA_ROOT: str(tmp_path)})
+    for found in (locate("w", folder, HUB, environ=env), locate("w", None, HUB, environ=env)):
+        assert [found.name_of(file) for file in found.files] == ["test/data-00000-of-00001.arrow"]
+    made = list(workload(folder / "test").rollouts())
+    assert [r.id for r in made] == ["test-0", "test-1", "test-2"]
+    assert made[1].source["row"] == 2 and made[1].source["file"] == "data-00000-of-00001.arrow"
+    with pytest.raises(ConfigError, match="holds the saved splits test, train; give the folder of one of them"):
+        locate("w", folder, None)
+    assert len(list(workload(saved(tmp_path / "one", train=4)).rollouts())) == 4

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INSTALL = "pip install 'agentbench-spec[notebooks]'"
+INSTALL = "pip install matplotlib"
 
 Cell = str | int | float | None
 

@@ -6,7 +6,9 @@
 from agentbench_spec.rollouts.importing.formats import FORMATS, convert_row, instance_of
 from agentbench_spec.rollouts.importing.importer import TraceImport, import_rollouts
 from agentbench_spec.rollouts.importing.notes import RowFault
+from agentbench_spec.rollouts.importing.parquet import table_row
 from agentbench_spec.rollouts.importing.reading import read_rows
+from agentbench_spec.rollouts.importing.trace_files import only_tables
 from agentbench_spec.rollouts.importing.trace_row import Row
 
 __all__ = [
@@ -17,5 +19,7 @@ __all__ = [
     "convert_row",
     "import_rollouts",
     "instance_of",
+    "only_tables",
     "read_rows",
+    "table_row",
 ]

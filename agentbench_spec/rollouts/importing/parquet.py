@@ -13,7 +13,7 @@ from agentbench_spec.rollouts.importing.trace_row import Row
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["ARROW_MAGIC", "ARROW_STREAM_MAGIC", "PARQUET_MAGIC", "table_rows"]
+__all__ = ["ARROW_MAGIC", "ARROW_STREAM_MAGIC", "PARQUET_MAGIC", "table_row", "table_rows"]
 
 PARQUET_MAGIC = b"PAR1"
 ARROW_MAGIC = b"ARROW1"
@@ -35,7 +35,7 @@ def table_rows(path: Path, file: IO[bytes], head: bytes) -> Iterator[Row | BadLi
             has_maps = "map<" in str(batch.schema)
             for i in range(batch.num_rows):
                 number += 1
-                yield _row(path, number, batch.slice(i, 1), has_maps=has_maps)
+                yield table_row(path, number, batch.slice(i, 1), has_maps=has_maps)
     except (pyarrow.ArrowException, OSError) as error:
         yield BadLine(path, number + 1, None, f"{name} data is cut off or damaged ({error})")
 
@@ -52,7 +52,8 @@ def _batches(file: IO[bytes], head: bytes) -> Iterator[Any]:
         yield from pyarrow.ipc.open_stream(file)
 
 
-def _row(path: Path, number: int, batch: Any, *, has_maps: bool) -> Row | BadLine:
+def table_row(path: Path, number: int, batch: Any, *, has_maps: bool = False) -> Row | BadLine:
+    """The one row of `batch`, without the null members that pad its structs; has_maps: give maps as objects."""
     row = Row(path, number, None)
     try:
         value = batch.to_pylist()[0]

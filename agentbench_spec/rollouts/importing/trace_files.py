@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollouts.importing.formats import instance_of
 from agentbench_spec.rollouts.importing.packed.opening import STDIN, is_stream
 from agentbench_spec.rollouts.importing.trace_row import Row
 
-__all__ = ["files_under", "named", "not_read", "place_of", "rollout_id", "source_name"]
+__all__ = ["files_under", "named", "not_read", "only_tables", "place_of", "rollout_id", "source_name"]
 
 _ENDINGS = {".json", ".jsonl", ".gz", ".parquet", ".traj", ".txt", ".ndjson", ".zst", ".xz", ".bz2", ".zip", ".eval"}
 _ENDINGS |= {".arrow"}
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+"""What `save_to_disk` of `datasets` writes beside its tables."""
 
 
 def files_under(root: Path, skip: Container[Path]) -> list[Path]:
-    """`root` itself, or the files of a folder in order of name, hidden ones and those of `skip` left out."""
+    """`root` itself, or the files of a folder in order of name, hidden ones and those of `skip` left out.
+
+    Raises ConfigError for a saved data set that cannot be read.
+    """
     if root.is_file() or is_stream(root):
         return [root]
-    return [path for path in _visible(root) if path.is_file() and path.resolve() not in skip]
+    return only_tables(path for path in _visible(root) if path.is_file() and path.resolve() not in skip)
+
+
+def only_tables(files: Iterable[Path]) -> list[Path]:
+    """`files`, less what `save_to_disk` wrote beside its tables, and what `map` kept there since.
+
+    Raises ConfigError if a saved data set cannot be read.
+    """
+    files = list(files)
+    names = {(file.parent, file.name) for file in files}
+    saved = {folder: _tables_in(folder) for folder, name in names if name == _STATE and (folder, _INFO) in names}
+    split = {folder.parent for folder in saved}
+
+    def is_data(file: Path) -> bool:
+        if file.parent in saved:
+            return file.name in saved[file.parent]
+        return not (file.name == _SPLITS and file.parent in split)
+
+    return list(filter(is_data, files))
+
+
+def _tables_in(folder: Path) -> set[str]:
+    from datasets import load_from_disk
+
+    try:
+        return {Path(file["filename"]).name for file in load_from_disk(str(folder)).cache_files}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: a data set saved by `datasets` that it cannot read: {error}; save it again"
+        ) from error
 
 
 def not_read(root: Path) -> Iterator[BadLine]:
