@@ -92,6 +92,9 @@ def _surroundings(row: Mapping[str, Any], draft: Draft) -> None:
 def mini_swe_agent(value: Any, draft: Draft) -> None:
     """mini-swe-agent: chat messages; a closing user message without text is bookkeeping."""
     openai_chat(value, draft)
+    info = value.get("info") if isinstance(value, Mapping) else None
+    if isinstance(info, Mapping) and isinstance(info.get("exit_status"), str):
+        draft.labels["exit_status"] = info["exit_status"]
     while draft.messages and draft.messages[-1].role == "user" and not draft.messages[-1].content:
         draft.messages.pop()
         draft.notes.add("a closing user message without text is no chat turn: left out", len(draft.messages))

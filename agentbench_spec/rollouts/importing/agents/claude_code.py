@@ -77,7 +77,7 @@ def _messages(lines: Sequence[Any], draft: Draft) -> Iterator[_Message]:
             draft.notes.add("a line that was written twice was read once")
         elif _is_chat(line, f"[{i}]", draft):
             message = line["message"]
-            draft.notes.left_out_part([line.get(key) for key in _LINE_FIELDS])
+            draft.notes.left_out({key: line[key] for key in _LINE_FIELDS if line.get(key)})
             name = message.get("id") if line["type"] == "assistant" else None
             if name is not None and name in joined:
                 draft.notes.add("lines of one message were joined")

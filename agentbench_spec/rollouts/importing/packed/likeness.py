@@ -44,7 +44,7 @@ _TAR_PLACE, _TAR_MAGIC = 257, b"ustar"
 
 def packed_as(head: bytes) -> str:
     """How data that begin with `head` are packed: gzip, zstd, xz, bzip2, zip, or ""."""
-    if head.startswith(b"BZh") and _BZIP2_BLOCK in head[3:10]:
+    if head.startswith(b"BZh") and len(head) > 4 and _BZIP2_BLOCK.startswith(head[4:10]):
         return "bzip2"
     return next((name for magic, name in _PACKED if head.startswith(magic)), "")
 
