@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import asked_for_json, console, last_line, plain_table, say, verb
 from agentbench_spec.cli.preflight import check_models
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.runs.source import check_workload, load_rollouts, open_workload
+from agentbench_spec.runs.source import check_workload, each_rollout, open_workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,8 @@ def stats(
     check_workload(source, options)
     check_models(target, options.get("tokenizer"))
     workload = open_workload(source, options, target=target)
-    rollouts = load_rollouts(workload, limit=limit, seed=seed)
+    rollouts = each_rollout(workload, limit=limit, seed=seed)
+    rollouts = chain([next(rollouts)], rollouts)
     from agentbench_spec.rollouts.growth import WINDOWS, measure_rollouts, plot_turns
 
     sizes = asked or WINDOWS

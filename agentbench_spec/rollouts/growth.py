@@ -9,7 +9,8 @@ model really saw: where its history was rewritten (views of a rollout), the loss
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,16 +86,41 @@ def turn_sizes(rollout: Rollout, renderer: Renders) -> Iterator[dict[str, Any]]:
 
 
 def measure_rollouts(rollouts: Iterable[Rollout], renderer: Renders | None = None) -> Measured:
-    """Sizes of the rollouts, and, with a renderer, of their turns; each is rendered once and then let go."""
-    sizes: list[dict[str, Any]] = []
-    turns: list[dict[str, Any]] = []
+    """Sizes of the rollouts, and, with a renderer, of their turns; each is rendered once and then let go.
+
+    Memory grows by the numbers that are kept, some hundred bytes a rollout or turn, not by the texts.
+    """
+    sizes, turns = _Table(pd.DataFrame), _Table(_frame)
     for rollout in rollouts:
         rows = list(turn_sizes(rollout, renderer)) if renderer else []
         tokens = {row["message"]: int(row["prompt_tokens"]) for row in rows}
         count = (lambda _, index, known=tokens: known[index]) if renderer else None
-        sizes.append(rollout_sizes(rollout, prompt_tokens=count))
-        turns += rows
-    return Measured(pd.DataFrame(sizes), _frame(turns) if renderer else None)
+        sizes.add([rollout_sizes(rollout, prompt_tokens=count)])
+        turns.add(rows)
+    return Measured(sizes.frame(), turns.frame() if renderer else None)
+
+
+class _Table:
+    """Rows collected into columns, some thousand at a time: a column takes a tenth of what its rows do."""
+
+    _ROWS = 2000
+
+    def __init__(self, make: Callable[[list[dict[str, Any]]], pd.DataFrame]) -> None:
+        self._make = make
+        self._rows: list[dict[str, Any]] = []
+        self._frames: list[pd.DataFrame] = []
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
+            self._rows.append({key: sys.intern(v) if isinstance(v, str) else v for key, v in row.items()})
+        if len(self._rows) >= self._ROWS:
+            self._frames.append(self._make(self._rows))
+            self._rows = []
+
+    def frame(self) -> pd.DataFrame:
+        if not self._frames:
+            return self._make(self._rows)
+        return pd.concat([*self._frames, *([self._make(self._rows)] if self._rows else [])], ignore_index=True)
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -47,7 +48,7 @@ class ValidationReport:
     """Decode points whose prompt is not the one before it with more behind."""
     bad: tuple[BadLine, ...] = ()
     warnings: tuple[str, ...] = field(default=())
-    """Oddities of good rollouts that a replay survives but a reader should know."""
+    """Oddities of good rollouts that a replay survives but a reader should know, one line a kind and tool."""
 
     @property
     def sections(self) -> int:
@@ -66,7 +67,7 @@ def validate_rollouts(path: str | Path) -> ValidationReport:
     Raises ConfigError if there is no such file or not one line in it.
     """
     path, bad = Path(path), list[BadLine]()
-    warnings: list[str] = []
+    oddities = _Oddities()
     counts = dict.fromkeys(("rollouts", "decode_points", "viewed", "views", "rewritten_turns"), 0)
     for rollout in read_rollouts(path, on_bad=bad.append):
         counts["rollouts"] += 1
@@ -74,8 +75,8 @@ def validate_rollouts(path: str | Path) -> ValidationReport:
         counts["viewed"] += bool(rollout.views)
         counts["views"] += len(rollout.views)
         counts["rewritten_turns"] += sum(why is not None for _, why in _rewrites(rollout))
-        warnings += (f"{rollout.id}: {text}" for text in _oddities(rollout))
-    return ValidationReport(path, file_sha256(path), **counts, bad=tuple(bad), warnings=tuple(warnings))
+        oddities.add(rollout)
+    return ValidationReport(path, file_sha256(path), **counts, bad=tuple(bad), warnings=oddities.lines())
 
 
 def rewrite(rollout: Rollout, before: int, point: int) -> Rewrite | None:
@@ -97,20 +98,46 @@ def _rewrites(rollout: Rollout) -> Iterator[tuple[int, Rewrite | None]]:
     return ((point, rewrite(rollout, before, point)) for before, point in pairwise(rollout.decode_points()))
 
 
-def _oddities(rollout: Rollout) -> Iterator[str]:
+class _Oddities:
+    """Oddities by kind and tool: the first of each in words, how often it was met, and in how many rollouts."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], str] = {}
+        self._times: Counter[tuple[str, str]] = Counter()
+        self._rollouts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, rollout: Rollout) -> None:
+        met = Counter[tuple[str, str]]()
+        for kind, text in _oddities(rollout):
+            self._first.setdefault(kind, f"{rollout.id}: {text}")
+            met[kind] += 1
+        self._times += met
+        self._rollouts.update(met.keys())
+
+    def lines(self) -> tuple[str, ...]:
+        """One line a kind and tool."""
+        return tuple(text + self._count(kind) for kind, text in self._first.items())
+
+    def _count(self, kind: tuple[str, str]) -> str:
+        times, rollouts = self._times[kind], self._rollouts[kind]
+        return f" ({times:,} times in {rollouts:,} rollout{'s' * (rollouts > 1)})" if times > 1 else ""
+
+
+def _oddities(rollout: Rollout) -> Iterator[tuple[tuple[str, str], str]]:
+    """((kind, tool), what is odd in which message) of everything that a replay survives."""
     declared = _declared(rollout.tools)
-    open_calls: dict[str, int] = {}
+    open_calls: dict[str, tuple[int, str]] = {}
     for i, message in enumerate(rollout.messages):
         if message.tools is not None:
             declared = _declared(message.tools)
         for call in message.tool_calls:
-            open_calls[call.id] = i
+            open_calls[call.id] = i, call.name
             if call.name not in declared:
-                yield f"messages[{i}] calls {call.name!r}, which is not among the tools in force"
+                yield ("tool", call.name), f"messages[{i}] calls {call.name!r}, which is not among the tools in force"
         if message.role == "tool" and open_calls.pop(message.tool_call_id or "", None) is None:
-            yield f"messages[{i}] is the result of no open call"
-    for name, i in open_calls.items():
-        yield f"messages[{i}] makes the call {name!r}, which has no result"
+            yield ("result", message.name or ""), f"messages[{i}] is the result of no open call"
+    for name, (i, tool) in open_calls.items():
+        yield ("open", tool), f"messages[{i}] makes the call {name!r}, which has no result"
 
 
 def _declared(tools: Iterable[dict[str, Any]]) -> set[str]:

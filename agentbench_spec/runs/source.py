@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,29 +108,33 @@ def _not_a_rollouts_file(name: str) -> str:
 
 
 def load_rollouts(workload: Workload, *, limit: int | None, seed: int, bar: bool = True) -> list[Rollout]:
-    """All rollouts of `workload`, with a bar if it takes long, unless none is wanted.
+    """All rollouts of `workload`, with a bar if it takes long and one is wanted; raises what `each_rollout` does."""
+    return list(each_rollout(workload, limit=limit, seed=seed, bar=bar))
+
+
+def each_rollout(workload: Workload, *, limit: int | None, seed: int, bar: bool = False) -> Iterator[Rollout]:
+    """The rollouts of `workload`, one at a time.
 
     Raises ConfigError if there are none, ContractError if one is no rollout, two share an id, or reading them fails.
     """
-    rollouts = _read(workload, limit, seed, bar)
     seen: set[str] = set()
-    for rollout in rollouts:
+    for rollout in _read(workload, limit, seed, bar):
         if not isinstance(rollout, Rollout):
             raise ContractError(f"workload {workload.name}: gave {type(rollout).__name__}, not a Rollout")
         if rollout.id in seen:
             raise ContractError(f"workload {workload.name}: two rollouts have the id {rollout.id!r}")
         seen.add(rollout.id)
-    if not rollouts:
+        yield rollout
+    if not seen:
         raise ConfigError(f"workload {workload.name!r} gave no rollouts")
-    return rollouts
 
 
-def _read(workload: Workload, limit: int | None, seed: int, bar: bool) -> list[Rollout]:
+def _read(workload: Workload, limit: int | None, seed: int, bar: bool) -> Iterator[Any]:
     """Raises ContractError naming the workload if it fails without an error of ours, or ends the process."""
     try:
         source = workload.rollouts(limit=limit, seed=seed)
         what = f"reading {workload.name}"
-        return list(tqdm(source, desc=what, unit="rollout", delay=1, leave=False, disable=not bar))
+        yield from tqdm(source, desc=what, unit="rollout", delay=1, leave=False, disable=not bar)
     except (AgentBenchError, OSError):
         raise
     except (Exception, SystemExit) as error:

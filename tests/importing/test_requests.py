@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from traces import imported, noted, one, roles, write
 
+from agentbench_spec.rollouts.importing import RowFault, convert_row
+
 USER = [{"role": "user", "content": f"question {n}"} for n in range(4)]
 SAID = [{"role": "assistant", "content": f"answer {n}"} for n in range(4)]
 CONTEXTS = [[USER[0]], [USER[0], SAID[0], USER[1]], [USER[0], SAID[0], USER[1], SAID[1], USER[2]]]
@@ -142,6 +144,14 @@ def test_spans_of_model_calls(convention: str, layout: str, tmp_path: Path) -> N
     assert rollout.source["format"] == "requests" and roles(rollout) == "uauaua"
     assert [m.content for m in rollout.messages if m.role == "assistant"] == ["answer 0", "answer 1", "answer 2"]
     assert noted(rollout, "1 spans that are no model call were left out: execute_tool ls")
+
+
+def test_one_trace_is_one_row_for_the_library() -> None:
+    """Fails if `convert_row` refuses a trace, or joins the sessions of two."""
+    assert roles(convert_row({"trace_id": "t1", "spans": spans("gen_ai")})) == "uauaua"
+    apart = [{**span, "traceId": span["spanId"]} for span in spans("gen_ai")]
+    with pytest.raises(RowFault, match="hold 3 sessions"):
+        convert_row({"trace_id": "t1", "spans": apart})
 
 
 def test_spans_on_lines(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -213,3 +215,34 @@ def test_the_command_shows_rewritten_history(tmp_path: Path) -> None:
     assert plot.read_text().count('id="rewritten"') == 1
     rows = [line.split(",") for line in call(*stats, "--output", "turns").out.splitlines()]
     assert [(row[0], row[3]) for row in rows if row[-1] == "history"] == [("cut", "2")]
+
+
+def test_many_rollouts_are_measured_as_few_are() -> None:
+    """Fails if rows that are collected in portions lose their order, their types or one another."""
+    many = [session().model_copy(update={"id": f"r{i}"}) for i in range(4100)]
+    found = measure_rollouts(many)
+    assert found.rollouts["id"].tolist() == [rollout.id for rollout in many]
+    few = measure_rollouts(many[:3]).rollouts
+    assert found.rollouts[:3].equals(few) and (found.rollouts.dtypes == few.dtypes).all()
+
+
+def test_memory_does_not_grow_with_the_texts() -> None:
+    """Fails if `rollouts stats` holds what it has measured: 40 MB of text must leave no trace."""
+    small, large = (_peak_bytes(characters) for characters in (10, 100_000))
+    assert large - small < 2_000_000
+
+
+def _peak_bytes(characters: int) -> int:
+    """Most memory held while 400 rollouts are measured, whose first message is so long."""
+    tracemalloc.start()
+    try:
+        measure_rollouts(_sessions(characters))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _sessions(characters: int) -> Iterator[Rollout]:
+    for i in range(400):
+        message = Message(role="user", content=f"{i}" + "x" * characters)
+        yield session().model_copy(update={"id": f"r{i}", "messages": (message, *session().messages)})

@@ -236,6 +236,17 @@ def test_validation_report(tmp_path: Path) -> None:
     )
 
 
+def test_validation_says_each_oddity_once_a_tool(tmp_path: Path) -> None:
+    """Fails if a tool that is nowhere declared makes a line for each of its calls, or the count is not said."""
+    turn = {"role": "assistant", "tool_calls": [{"name": n, "arguments": {}, "id": f"c{n}"} for n in "fg"]}
+    done = [{"role": "tool", "tool_call_id": f"c{name}", "content": "x"} for name in "fg"]
+    lines = [line(id=name, messages=[{"role": "user"}, turn, *done, turn, *done]) for name in ("a", "b")]
+    report = validate_rollouts(write(tmp_path / "in.jsonl", *lines))
+    assert report.warnings == tuple(
+        f"a: messages[1] calls {name!r}, which is not among the tools in force (4 times in 2 rollouts)" for name in "fg"
+    )
+
+
 def test_stats() -> None:
     """Fails if synthetic replies count as references, or tokens appear that nobody counted."""
     stats = rollout_stats([rollout("a"), rollout("b", text="List them.")])

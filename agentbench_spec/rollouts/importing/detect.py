@@ -58,7 +58,7 @@ def detect(value: Any) -> str:
 
 
 _WHOLE: tuple[tuple[str, Callable[[Mapping[str, Any]], bool]], ...] = (
-    ("requests", lambda value: FOLDED in value and "context" in value),
+    ("requests", lambda value: FOLDED in value and isinstance(value.get("context"), list)),
     ("atif", is_atif),
     ("requests", is_exchange),
     ("requests", holds_spans),

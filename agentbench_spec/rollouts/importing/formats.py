@@ -111,14 +111,15 @@ def convert_row(
         value = value if clean else without_surrogates(value, draft.notes.add)
         value = without_nulls(value, draft.notes.add) if padded else value
         _READERS[found](value, draft)
+        own = labels_of(value, draft.notes) if isinstance(value, Mapping) else {}
+        draft.labels = {**own, **draft.labels, **(labels or {})}
+        name = id or instance_of(value)
+        if not name:
+            raise RowFault("id", "the row has no name of its own; pass one")
+        source = {"format": found, **(source or {})}
+        return draft.finish(name=name, workload=workload, source=source, also=notes, row=value)
     except RecursionError as error:
         raise RowFault(None, "is nested too deeply to be read") from error
-    own = labels_of(value, draft.notes) if isinstance(value, Mapping) else {}
-    draft.labels = {**own, **draft.labels, **(labels or {})}
-    name = id or instance_of(value)
-    if not name:
-        raise RowFault("id", "the row has no name of its own; pass one")
-    return draft.finish(name=name, workload=workload, source={"format": found, **(source or {})}, also=notes, row=value)
 
 
 def _own(value: Any) -> Rollout:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.messages import Message
 from agentbench_spec.rollouts.importing.draft import Draft
 from agentbench_spec.rollouts.importing.exchanges.exchange import Exchange, exchange_of, reply_items, system_of
+from agentbench_spec.rollouts.importing.exchanges.spans import holds_spans, request_rows
 from agentbench_spec.rollouts.importing.notes import RowFault, short
 from agentbench_spec.rollouts.importing.prompts import PromptLog
 from agentbench_spec.rollouts.importing.raw_messages import text_of
@@ -112,13 +114,7 @@ def _closed(threads: list[_Thread]) -> Iterator[Row]:
 
 def requests(value: Any, draft: Draft) -> None:
     """One model call, or several that were folded; prompts are exact where the replies are recorded."""
-    found = exchange_of(value) if FOLDED not in _members(value) else None
-    if found is not None:
-        context, calls, rest = found.context, [{"length": len(found.context), "reply": found.reply}], found.rest
-    elif FOLDED in _members(value):
-        context, calls, rest = value["context"], value[FOLDED], value
-    else:
-        raise RowFault(None, f"expected a model call with its messages, found {short(value)}")
+    context, calls, rest = _calls(value)
     for key in ("tools", "functions", "tool_definitions"):
         draft.declare(rest.get(key), key)
     opening = _opening(rest, draft)
@@ -133,8 +129,19 @@ def requests(value: Any, draft: Draft) -> None:
         draft.messages.append(Message(role="assistant", synthetic=True))
 
 
-def _members(value: Any) -> Any:
-    return value if isinstance(value, dict) else ()
+def _calls(value: Any) -> tuple[list[Any], list[dict[str, Any]], Any]:
+    """(context of the last call, the calls, what else the row holds). Raises RowFault if there is no one session."""
+    if holds_spans(value):
+        rows = list(folded_rows(request_rows(Row(Path(), 1, value))))
+        if len(rows) != 1 or isinstance(rows[0], BadLine):
+            raise RowFault("spans", f"hold {len(rows)} sessions; import the file, which gives a rollout for each")
+        value = rows[0].value
+    if isinstance(value, dict) and FOLDED in value and isinstance(value.get("context"), list):
+        return value["context"], value[FOLDED], value
+    found = exchange_of(value)
+    if found is None:
+        raise RowFault(None, f"expected a model call with its messages, found {short(value)}")
+    return found.context, [{"length": len(found.context), "reply": found.reply}], found.rest
 
 
 def _opening(rest: Any, draft: Draft) -> list[Message]:
