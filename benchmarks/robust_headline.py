@@ -65,7 +65,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "far above 1.5": partial(steady, far_above=1.5),
     "far above 2": partial(steady, far_above=2.0),
     "far above 3": partial(steady, far_above=3.0),
-    "turns above 2": partial(steady, far_above=2.0, by_round=False),
+    "rounds not timed": partial(steady, far_above=2.0, by_round=False),
 }
 
 
@@ -118,11 +118,11 @@ def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[fl
         cells = [drawn(row, rng) for row in rows]
         quiet = timed(rows, cells)
         noisy = quiet if kind == "none" else timed(rows, stall(kind, cells, rng))
-        for drafter in by_drafter(rows):
-            if drafter != BASELINE:
-                for name, estimator in ESTIMATORS.items():
-                    against = pooled(paired(quiet, drafter), sums if kind == "none" else estimator)
-                    found[name].append(100 * abs(pooled(paired(noisy, drafter), estimator) / against - 1))
+        for drafter in (name for name in by_drafter(rows) if name != BASELINE):
+            calm, hit = (paired(own, drafter, as_timed=True) for own in (quiet, noisy))
+            for name, estimator in ESTIMATORS.items():
+                against = pooled(calm, sums if kind == "none" else estimator)
+                found[name].append(100 * abs(pooled(hit, estimator) / against - 1))
     return found
 
 

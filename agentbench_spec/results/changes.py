@@ -29,6 +29,7 @@ from agentbench_spec.results.intervals import (
 )
 from agentbench_spec.results.metrics import BASELINE, counted, turn_of
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steadied
 
 SIGNIFICANT = 0.05
 _EXACT_CLUSTERS, _EXCHANGES, _SEED = 12, 4000, 0
@@ -81,7 +82,7 @@ def key_of(row: TurnRow) -> Key:
 
 def by_turn(rows: Sequence[TurnRow]) -> dict[Key, TurnRow]:
     """The rows that count, by turn and drafter."""
-    return {key_of(row): row for row in counted(rows)}
+    return {key_of(row): row for row in steadied(counted(rows))}
 
 
 def changes_between(

@@ -1,6 +1,7 @@
 """Pure functions from rows to speed-ups, draft shares and draft memory; definitions in docs/metrics.md.
 
-Speed-ups come from the wall clock and are paired: baseline and drafter on the same turn, from the same prefill.
+Speed-ups come from the wall clock and are paired: baseline and drafter on the same turn, from the same prefill, both
+with their stalled rounds at the time of their like (`steady`), so that a stall of the machine is no speed-up.
 Shares come from the attribution clock. Nothing is clipped: a drafter that slows decoding down has a speed-up below 1.
 """
 
@@ -12,6 +13,7 @@ from statistics import fmean
 
 from agentbench_spec.results.metrics import BASELINE, counted, pooled_and_macro, rollout_of, turn_of
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steadied
 
 Pair = tuple[TurnRow, TurnRow]
 """The baseline's row and a drafter's row of one turn."""
@@ -31,6 +33,8 @@ class Speedup:
     """As pooled, with prefill and ingest in the seconds and the prefill token in the tokens."""
     pairs: int
     """Turns the first three are taken over."""
+    as_timed: float | None = None
+    """The plain ratio of sums of what the clock said, stalls and all; None if it was not asked for."""
 
 
 def turn_speedup(baseline: TurnRow, row: TurnRow) -> float | None:
@@ -45,15 +49,25 @@ def turn_speedup_e2e(baseline: TurnRow, row: TurnRow) -> float | None:
     return None if parts is None else (parts[0] / parts[1]) / (parts[2] / parts[3])
 
 
-def paired(rows: Iterable[TurnRow], drafter: str, *, include_degenerate: bool = False) -> list[Pair]:
-    """Turns that both the baseline and `drafter` decoded and that count for both."""
-    kept = counted(rows, include_degenerate=include_degenerate)
+def paired(
+    rows: Iterable[TurnRow], drafter: str, *, include_degenerate: bool = False, as_timed: bool = False
+) -> list[Pair]:
+    """Turns that both the baseline and `drafter` decoded and that count for both, with steady seconds.
+
+    as_timed: with the seconds that the clock said, stalls and all.
+    """
+    both = [row for row in rows if row.drafter in (BASELINE, drafter)]
+    kept = counted(both, include_degenerate=include_degenerate)
+    kept = kept if as_timed else steadied(kept)
     baselines = {turn_of(row): row for row in kept if row.drafter == BASELINE}
     return [(baselines[turn_of(row)], row) for row in kept if row.drafter == drafter and turn_of(row) in baselines]
 
 
-def speedup(pairs: Sequence[Pair]) -> Speedup:
-    """Speed-up over paired turns; turns that were not timed, or where either side emitted nothing, weigh nothing."""
+def speedup(pairs: Sequence[Pair], as_timed: Sequence[Pair] = ()) -> Speedup:
+    """Speed-up over paired turns; turns that were not timed, or where either side emitted nothing, weigh nothing.
+
+    as_timed: the same turns with the seconds that the clock said, see `paired`.
+    """
     decode = speedup_parts(pairs)
     by_rollout: dict[object, list[tuple[float, ...]]] = {}
     for cluster, own in decode:
@@ -67,6 +81,7 @@ def speedup(pairs: Sequence[Pair]) -> Speedup:
         turn_mean=fmean(single) if single else None,
         e2e=_of_sums(end_to_end) if end_to_end else None,
         pairs=len(decode),
+        as_timed=_of_sums(plain) if (plain := [own for _, own in speedup_parts(as_timed)]) else None,
     )
 
 
@@ -114,17 +129,18 @@ def _all_positive(
 
 
 def decode_s_per_token(rows: Iterable[TurnRow]) -> float | None:
-    """Seconds of decoding per token emitted after the prefill token, sum over sum."""
-    timed = [(rollout_of(r), r.decode_s, float(r.emitted)) for r in rows if r.decode_s is not None and r.emitted]
+    """Seconds of decoding per token emitted after the prefill token, sum over sum of steady seconds."""
+    steady = steadied(list(rows))
+    timed = [(rollout_of(r), r.decode_s, float(r.emitted)) for r in steady if r.decode_s is not None and r.emitted]
     return pooled_and_macro(timed).pooled
 
 
 def draft_share(rows: Iterable[TurnRow]) -> float | None:
-    """Share of decoding spent in `propose`: sum of draft_s over sum of attributed_decode_s."""
+    """Share of decoding spent in `propose`: sum of draft_s over sum of attributed_decode_s; no disturbed turns."""
     timed = [
         (rollout_of(row), row.draft_s, row.attributed_decode_s)
         for row in rows
-        if row.draft_s is not None and row.attributed_decode_s is not None
+        if row.draft_s is not None and row.attributed_decode_s is not None and not row.disturbed
     ]
     return pooled_and_macro(timed).pooled
 
@@ -140,11 +156,15 @@ def draft_kv_share(rows: Iterable[TurnRow]) -> float | None:
     """Share of the turn spent on draft-KV maintenance: (ingest + append) over (prefill + ingest + decoding).
 
     Decoding is attributed_decode_s. Ingest belongs to the turn, not to decoding, so the whole turn is the denominator.
+    Disturbed turns are left out.
     """
     timed = [
         (rollout_of(row), kv_s, row.prefill_s + (row.draft_ingest_s or 0.0) + row.attributed_decode_s)
         for row in rows
-        if (kv_s := draft_kv_s(row)) is not None and row.prefill_s is not None and row.attributed_decode_s is not None
+        if not row.disturbed
+        and (kv_s := draft_kv_s(row)) is not None
+        and row.prefill_s is not None
+        and row.attributed_decode_s is not None
     ]
     return pooled_and_macro(timed).pooled
 

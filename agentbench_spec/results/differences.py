@@ -23,6 +23,7 @@ from agentbench_spec.results.intervals import (
 from agentbench_spec.results.metrics import BASELINE, by_drafter, counted, turn_of
 from agentbench_spec.results.paper import DRAFTERS
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steadied
 
 _Parts = tuple[Hashable, float, float, float, float]
 Measure = Literal["tau", "tau_raw", "s_per_token"]
@@ -51,7 +52,7 @@ class Difference:
 
 def paired_difference(rows: Iterable[TurnRow], drafter: str, other: str, measure: Measure) -> Difference:
     """Compare two drafters on the same turns; turns that only one of them has, or without a round, weigh nothing."""
-    found = _paired_parts(counted(rows), drafter, other, measure)
+    found = _paired_parts(steadied(counted(rows)), drafter, other, measure)
     if not found:
         return Difference(drafter, other, measure, None, None, None, 0)
     clusters, parts = [own[0] for own in found], np.asarray([own[1:] for own in found])
@@ -191,7 +192,7 @@ def too_few(clusters: int) -> str:
 
 def power_lines(rows: Sequence[TurnRow]) -> Iterator[str]:
     """For each kind of comparison the rollouts that a 5 % difference takes, for the pair that needs most."""
-    kept = counted(rows)
+    kept = steadied(counted(rows))
     clusters = len({cluster_of(row) for row in kept})
     if clusters < LEAST_PILOT:
         yield too_few(clusters)

@@ -7,8 +7,11 @@ benchmarks/robust_headline.py; defined in docs/metrics.md.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean, median, median_low
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +19,10 @@ from agentbench_spec.results.rows import TurnRow
 
 FAR_ABOVE = 2.0
 """Times what its like take from which on a round was stalled."""
+_FAR_ABOVE_UNTIMED = 5.0
+"""As `FAR_ABOVE`, where rounds were not timed: the mean round of a turn varies with what its rounds were."""
+_FAR_ABOVE_PREFILL = 4.0
+"""As `FAR_ABOVE`, of prefills: as many tokens take longer behind a long text than behind a short one."""
 _FEWEST = 5
 """Turns from which on a line can be told from a stall."""
 _MOST = 400
@@ -26,9 +33,9 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     """Decode seconds of each row with stalled rounds at the time of their like; None where nothing was timed.
 
     rows: turns of one drafter. What a round should take grows with the drafts it verifies, as it does within turns, and
-    with the context, along a line through the turns. Where rounds were not timed, a turn's mean round stands for all of
-    them. All rounds of a turn marked `disturbed` count as stalled. A server's seconds stay as they are: from outside,
-    its stalls cannot be told from its queue.
+    with the context, along a line through the turns; of fewer than five, each turn is compared with itself. Where rounds
+    were not timed, a turn's mean round stands for all of them. All rounds of a turn marked `disturbed` count as stalled.
+    A server's seconds stay as they are: from outside, its stalls cannot be told from its queue.
     """
     judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
     steps, places = [_steps(rows[i]) for i in judged], [rows[i].context_tokens or 0 for i in judged]
@@ -37,32 +44,63 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     plain = [median(s / (1 + slope * width) for width, s, _ in turn) for turn in steps]
     like = _line(places, plain, doubtful)
     found = [row.decode_s for row in rows]
-    for i, turn, place in zip(judged, steps, places, strict=True):
-        expected = like(place)
-        parts = ((s, expected * (1 + slope * width), n) for width, s, n in turn)
-        found[i] = sum(n * (e if rows[i].disturbed or s > far_above * e else s) for s, e, n in parts)
+    for i, turn, place, own in zip(judged, steps, places, plain, strict=True):
+        marked = rows[i].disturbed
+        expected = like(place) if marked or len(judged) >= _FEWEST else own
+        limit = far_above if len(turn) > 1 or turn[0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
+        parts = [(step, expected * (1 + slope * step.width)) for step in turn]
+        if marked or any(step.seconds > limit * e for step, e in parts):
+            found[i] = sum(
+                step.rounds * (e if marked or step.seconds > limit * e else step.seconds) for step, e in parts
+            )
     return found
 
 
-def steady_s(seconds: Sequence[float], units: Sequence[float]) -> list[float]:
-    """The same for other work: seconds [n] spent on units [n] each, such as the tokens of a prefill."""
-    like = _line(units, seconds, [False] * len(units))
-    return [e if s > FAR_ABOVE * (e := like(u)) else s for s, u in zip(seconds, units, strict=True)]
+def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
+    """The rows as a quiet machine would have timed them: steady `decode_s`, `prefill_s` and `draft_ingest_s`.
+
+    Rows that nothing disturbed are the same objects. Prefill and ingest are compared with those of as many tokens.
+    """
+    changed: dict[int, dict[str, Any]] = defaultdict(dict)
+    for own in _places_by_drafter(rows).values():
+        for i, decode_s in zip(own, steady_decode_s([rows[i] for i in own]), strict=True):
+            if decode_s != rows[i].decode_s:
+                changed[i]["decode_s"] = decode_s
+        for name in ("prefill_s", "draft_ingest_s"):
+            timed = [i for i in own if rows[i].backend == "engine" and rows[i].new_tokens and getattr(rows[i], name)]
+            tokens, spent_s = [float(rows[i].new_tokens or 0) for i in timed], [getattr(rows[i], name) for i in timed]
+            like = _line(tokens, spent_s, [False] * len(timed))
+            for j, s in enumerate(spent_s if len(timed) >= _FEWEST else ()):
+                if s > _FAR_ABOVE_PREFILL * like(tokens[j]):
+                    changed[timed[j]][name] = like(tokens[j])
+    return [replace(row, **changed[i]) if i in changed else row for i, row in enumerate(rows)]
+
+
+def _places_by_drafter(rows: Sequence[TurnRow]) -> dict[tuple[str, str], list[int]]:
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        places[row.workload, row.drafter].append(i)
+    return places
 
 
 def _rounds(row: TurnRow) -> int:
     return row.rounds or row.emitted or 0
 
 
-_Step = tuple[float, float, int]
-"""Drafts verified, seconds of one such round, and how many such rounds."""
+class _Step(NamedTuple):
+    width: float
+    """Drafts verified."""
+    seconds: float
+    """Of one such round."""
+    rounds: int
+    """Such rounds."""
 
 
 def _steps(row: TurnRow) -> list[_Step]:
     widths = row.proposed_lengths or [0]
     if row.round_s and len(row.round_s) == len(widths):
-        return [(width, s, 1) for width, s in zip(widths, row.round_s, strict=True)]
-    return [(fmean(widths), (row.decode_s or 0.0) / _rounds(row), _rounds(row))]
+        return [_Step(width, s, 1) for width, s in zip(widths, row.round_s, strict=True)]
+    return [_Step(fmean(widths), (row.decode_s or 0.0) / _rounds(row), _rounds(row))]
 
 
 def _width_slope(turns: Sequence[Sequence[_Step]], places: Sequence[float], doubtful: Sequence[bool]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import pytest
 from rowkit import make_row
 
+from agentbench_spec.results.costs import paired, speedup
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.steady import steady_decode_s, steady_s
+from agentbench_spec.results.steady import steadied, steady_decode_s
 
 
 def quiet(turns: int = 20, *, by_round: bool = True, drafter: str = "ngram") -> list[TurnRow]:
@@ -94,9 +96,26 @@ def test_few_turns_and_odd_rows_are_taken_as_they_are() -> None:
     assert steady_decode_s([]) == []
 
 
-def test_other_work_is_judged_by_its_units() -> None:
+def test_prefills_are_judged_by_their_tokens() -> None:
     """Fails if a long prefill is taken for a stalled one, or a stalled one for a long one."""
     tokens = [100, 200, 400, 800, 1600, 3200, 300]
-    spent = [0.1 + t / 1000 for t in tokens]
-    assert steady_s(spent, tokens) == pytest.approx(spent)
-    assert steady_s([*spent[:-1], 20 * spent[-1]], tokens) == pytest.approx(spent)
+    rows = [make_row(turn=i, matched=[1], new_tokens=t, prefill_s=0.1 + t / 1000) for i, t in enumerate(tokens)]
+    assert steadied(rows) == rows
+    rows[-1].prefill_s = 20 * 0.4
+    assert [row.prefill_s for row in steadied(rows)] == pytest.approx([0.1 + t / 1000 for t in tokens])
+
+
+@pytest.mark.parametrize("hit", ["none", "ngram"])
+@pytest.mark.parametrize("by_round", [True, False])
+def test_no_speed_up_moves_with_stalls(hit: str, by_round: bool) -> None:
+    """Fails if a tenth of the turns of either side, 10 to 50 times slower, moves a headline by 5 % or more."""
+    calm = [*quiet(by_round=by_round, drafter="none"), *quiet(by_round=by_round)]
+    for row in calm:
+        row.k, row.rollout = (0 if row.drafter == "none" else 7), f"r{row.turn % 5}"
+        row.prefill_s, row.draft_ingest_s, row.new_tokens = 0.4, 0.0, 300
+    noisy = [stalled(row, 10 + 4 * row.turn) if row.drafter == hit and row.turn in (3, 8) else row for row in calm]
+    before, after = (speedup(paired(rows, "ngram"), paired(rows, "ngram", as_timed=True)) for rows in (calm, noisy))
+    assert after.as_timed is not None and before.as_timed == pytest.approx(before.pooled)
+    assert abs(math.log(after.as_timed / (before.as_timed or 1))) > 0.5  # what the plain sums make of it
+    for name in ("pooled", "macro", "turn_mean", "e2e"):
+        assert getattr(after, name) == pytest.approx(getattr(before, name), rel=0.05), name
