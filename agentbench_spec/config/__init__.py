@@ -147,6 +147,10 @@ class MeasureConfig(_Section):
     """Logit gap that counts as a tie; None: by dtype."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; None: torch's default."""
+    repeats: int = Field(default=2, ge=0, le=10)
+    """Times more that a turn is decoded, by all drafters, while something else disturbs its clocks."""
+    aa: bool = False
+    """Decode every turn with a second plain drafter too: its speed-up is what nothing at all reads as."""
 
 
 class SGLangConfig(_Section):

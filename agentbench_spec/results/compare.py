@@ -118,7 +118,16 @@ def _few_notes(changes: Sequence[Change]) -> Iterator[str]:
         yield f"what has noise is judged from {FEW_CLUSTERS} independent rollouts on; below, it is shown as unsure"
 
 
-_FREE = ("drafters", "drafter_options", "measure.threads", "measure.rounds", "target.device", "target.fast_linears")
+_FREE = (
+    "drafters",
+    "drafter_options",
+    "measure.threads",
+    "measure.rounds",
+    "measure.repeats",
+    "measure.aa",
+    "target.device",
+    "target.fast_linears",
+)
 """Settings in which a new version may differ: which drafters, and how they are run."""
 
 

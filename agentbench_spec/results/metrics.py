@@ -24,6 +24,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 BASELINE = "none"
 """Name of the drafter that proposes nothing: plain decoding."""
 
+AGAIN = "none-again"
+"""Name of a second such drafter: its speed-up is 1 but for what disturbs a run's clocks."""
+
 CONDITIONS = (
     "schema",
     "target",

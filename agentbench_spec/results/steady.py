@@ -33,27 +33,32 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     """Decode seconds of each row with stalled rounds at the time of their like; None where nothing was timed.
 
     rows: turns of one drafter. What a round should take grows with the drafts it verifies, as it does within turns, and
-    with the context, along a line through the turns; of fewer than five, each turn is compared with itself. Where rounds
-    were not timed, a turn's mean round stands for all of them. All rounds of a turn marked `disturbed` count as stalled.
+    with the context, along a line through the turns; of fewer than five turns, each is compared with itself. Where
+    rounds were not timed, a turn's mean round stands for all. All rounds of a turn marked `disturbed` count as stalled.
     A server's seconds stay as they are: from outside, its stalls cannot be told from its queue.
     """
     judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
-    steps, places = [_steps(rows[i]) for i in judged], [rows[i].context_tokens or 0 for i in judged]
-    doubtful = [bool(rows[i].disturbed) for i in judged]
-    slope = _width_slope(steps, places, doubtful)
-    plain = [median(s / (1 + slope * width) for width, s, _ in turn) for turn in steps]
-    like = _line(places, plain, doubtful)
+    steps = [_steps(rows[i]) for i in judged]
     found = [row.decode_s for row in rows]
-    for i, turn, place, own in zip(judged, steps, places, plain, strict=True):
-        marked = rows[i].disturbed
-        expected = like(place) if marked or len(judged) >= _FEWEST else own
+    for i, turn, expected_s in zip(judged, steps, _expected_s([rows[i] for i in judged], steps), strict=True):
         limit = far_above if len(turn) > 1 or turn[0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
-        parts = [(step, expected * (1 + slope * step.width)) for step in turn]
-        if marked or any(step.seconds > limit * e for step, e in parts):
-            found[i] = sum(
-                step.rounds * (e if marked or step.seconds > limit * e else step.seconds) for step, e in parts
-            )
+        pairs = list(zip(turn, expected_s, strict=True))
+        stalled = [bool(rows[i].disturbed) or step.seconds > limit * e for step, e in pairs]
+        if any(stalled):
+            spent = (e if hit else step.seconds for (step, e), hit in zip(pairs, stalled, strict=True))
+            found[i] = sum(step.rounds * s for step, s in zip(turn, spent, strict=True))
     return found
+
+
+def _expected_s(rows: Sequence[TurnRow], turns: Sequence[Sequence[_Step]]) -> list[list[float]]:
+    """What each step of each turn should take."""
+    places, doubtful = [row.context_tokens or 0 for row in rows], [bool(row.disturbed) for row in rows]
+    slope = _width_slope(turns, places, doubtful)
+    plain = [median(step.seconds / (1 + slope * step.width) for step in turn) for turn in turns]
+    like = _line(places, plain, doubtful)
+    few = len(rows) < _FEWEST
+    base = [own if few and not doubt else like(p) for p, own, doubt in zip(places, plain, doubtful, strict=True)]
+    return [[b * (1 + slope * step.width) for step in turn] for b, turn in zip(base, turns, strict=True)]
 
 
 def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:

@@ -1,7 +1,9 @@
 """Other work on the machine: clocks read while processes compete for its cores say little about a drafter.
 
 The kernel's counters tell how long all cores were busy, time a hypervisor took away included; what this process and
-its children used is taken off.
+its children used is taken off. They also tell how long our threads were ready and did not run, and how long anyone
+waited for a core, for memory or for a disk. On a GPU its driver tells its clock, why it is held back, and who else
+computes on it.
 """
 
 from __future__ import annotations
@@ -9,23 +11,27 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-_STAT = Path("/proc/stat")
+from agentbench_spec.runs.gpu_state import gpu_state
+
+_STAT, _PRESSURE, _TASKS = Path("/proc/stat"), Path("/proc/pressure"), Path("/proc/self/task")
 _SHARE = 0.25
 """Part of what we need that others may take before clocks are called doubtful."""
 
 
 class Reading(NamedTuple):
-    """Seconds by three counters, read at one moment."""
+    """Seconds by the kernel's counters, read at one moment."""
 
     now_s: float
     busy_s: float
     """Of all cores, for whomever."""
     own_s: float
     """Of them, for this process and its children that ended."""
+    steal_s: float = 0.0
+    """Of them, for other machines on the same hardware."""
 
 
 def cores_between(began: Reading | None, ended: Reading | None) -> float | None:
@@ -50,6 +56,29 @@ class OtherWork:
         self.cores = cores_between(self._began, _reading())
 
 
+class Noise:
+    """What others took while a drafter decoded: `with Noise(device) as noise: ...; noise.fields`."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self.fields: dict[str, Any] = {}
+        """The columns of a row that say so; a value that the system does not tell is None."""
+
+    def __enter__(self) -> Noise:
+        self._began, self._waits = _reading(), _waits()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        ended, waits = _reading(), _waits()
+        both = self._began is not None and ended is not None
+        self.fields = {
+            **{name: _passed(self._waits[name], now) for name, now in waits.items()},
+            "steal_s": _passed(self._began.steal_s, ended.steal_s) if both and self._began and ended else None,
+            "other_cores": cores_between(self._began, ended),
+            **gpu_state(self._device),
+        }
+
+
 def doubtful(cores: float | None, device: torch.device) -> bool:
     """True if other work left less of the machine than the run needs: one core beside a GPU, else one per thread."""
     if cores is None:
@@ -63,12 +92,39 @@ def note(cores: float | None) -> str:
     return f"other work took {cores or 0:.1f} cores of the machine meanwhile: its seconds and speed-ups are doubtful"
 
 
+def _passed(before: float | None, after: float | None) -> float | None:
+    """Seconds between two readings; threads that ended take theirs with them, so never below 0."""
+    return None if before is None or after is None else round(max(after - before, 0.0), 6)
+
+
 def _reading() -> Reading | None:
     """The counters now; None where the system does not tell."""
     try:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, _STAT.read_text().split(maxsplit=9)[1:9])
     except (OSError, ValueError):
         return None
-    own = os.times()
-    busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    return Reading(time.perf_counter(), busy_s, own.user + own.system + own.children_user + own.children_system)
+    own, ticks = os.times(), os.sysconf("SC_CLK_TCK")
+    busy_s = (user + nice + system + irq + softirq + steal) / ticks
+    own_s = own.user + own.system + own.children_user + own.children_system
+    return Reading(time.perf_counter(), busy_s, own_s, steal / ticks)
+
+
+def _waits() -> dict[str, float | None]:
+    """Seconds waited so far, by our threads for a core and by anyone for each resource."""
+    pressures = {f"{name}_pressure_s": _pressure_s(name) for name in ("cpu", "memory", "io")}
+    return {"waiting_s": _waiting_s(), **pressures}
+
+
+def _waiting_s() -> float | None:
+    try:
+        return sum(int((task / "schedstat").read_text().split()[1]) for task in _TASKS.iterdir()) / 1e9
+    except (OSError, ValueError, IndexError):  # another system, or a thread that has just ended
+        return None
+
+
+def _pressure_s(resource: str) -> float | None:
+    """Total of the line "some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS"."""
+    try:
+        return int((_PRESSURE / resource).read_text().split(maxsplit=5)[4].removeprefix("total=")) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None

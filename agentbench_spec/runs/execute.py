@@ -212,6 +212,7 @@ def _conditions(setup: Setup, target: Target) -> Conditions:
         max_turns=replay.max_turns,
         tie_tolerance=measure.tie_tolerance,
         beyond_window=config.target.beyond_window,
+        repeats=measure.repeats,
     )
 
 
@@ -220,20 +221,24 @@ def _replay_all(
 ) -> None:
     turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
     with Progress(turns, done=writer.completed, tell=tell) as progress:
-        replayer.told = progress.doing
+        replayer.tell(progress.doing)
+        first = 0
         for rollout in rollouts:
             if rollout.id not in writer.completed:
                 with progress.rollout(rollout.id):
-                    _replay_into(writer, replayer, rollout, progress, rounds=config.measure.rounds)
+                    _replay_into(writer, replayer, rollout, first, progress, rounds=config.measure.rounds)
+            first += turns[rollout.id]
 
 
-def _replay_into(writer: RunWriter, replayer: Replayer, rollout: Rollout, progress: Progress, *, rounds: bool) -> None:
+def _replay_into(
+    writer: RunWriter, replayer: Replayer, rollout: Rollout, first: int, progress: Progress, *, rounds: bool
+) -> None:
     """Replay one rollout and declare it complete, failed or not: a failed one is not tried again on resume."""
     if not rollout.decode_points():
         writer.rollout_done(rollout.id, status="empty", error="no assistant message after another message")
         return
     failure: str | None = None
-    for turn in replayer.replay(rollout):
+    for turn in replayer.replay(rollout, first):
         writer.turn(turn.rows, turn.rounds if rounds else ())
         progress.turn(turn.rows)
         failure = failure or next((row.error for row in turn.rows if row.status == "error"), None)

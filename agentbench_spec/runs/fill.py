@@ -37,6 +37,8 @@ class Conditions:
     """Logit gap that counts as a tie; None: by dtype."""
     beyond_window: Literal["refuse", "flag"] = "refuse"
     """What becomes of turns that are longer than the target's trained window."""
+    repeats: int = 0
+    """Times more that a turn is decoded while something disturbs its clocks."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,14 @@ class Decoded:
     state_bytes: int
     wall: Times | None = None
     attributed: Times | None = None
+    noise: dict[str, Any] = field(default_factory=dict)
+    """What others took in the wall pass: columns of the row."""
+    slow_rounds: int = 0
+    """Rounds far above what such rounds take."""
+    lost_s: float = 0.0
+    """What they took beyond that."""
+    disturbed: bool = False
+    """That is much of the time."""
 
 
 @dataclass(slots=True)
@@ -56,11 +66,21 @@ class TurnState:
 
     index: int
     message: int
+    number: int = 0
+    """Of the turn in the run, over all rollouts."""
     prefill: Prefill | None = None
     drift_tokens: int | None = None
-    decoded: dict[str, Decoded] = field(default_factory=dict)
+    attempts: list[dict[str, Decoded]] = field(default_factory=list)
+    """Every drafter's decoding, each time the turn was decoded."""
     failed: dict[str, Exception] = field(default_factory=dict)
     """Drafters that could not decode this turn, and go on with the next."""
+    attempt: int = 0
+    """The attempt whose clocks count."""
+
+    @property
+    def decoded(self) -> dict[str, Decoded]:
+        """Every drafter's decoding that counts."""
+        return self.attempts[self.attempt] if self.attempts else {}
 
 
 class DraftLimit(AgentBenchError):
@@ -132,7 +152,7 @@ def fill_counts(row: TurnRow, turn: Turn) -> None:
 def fill_times(row: TurnRow, decoded: Decoded, *, fused_ingest: bool) -> None:
     """Wall and attributed seconds; a drafter that fuses upkeep into propose has none of its own to show."""
     if decoded.wall is not None:
-        row.decode_s = decoded.wall.total_s
+        row.decode_s, row.round_s = decoded.wall.total_s, decoded.wall.round_s
     if decoded.attributed is not None and decoded.attributed.phases_s is not None:
         spent = decoded.attributed.phases_s
         row.attributed_decode_s = decoded.attributed.total_s
@@ -141,6 +161,18 @@ def fill_times(row: TurnRow, decoded: Decoded, *, fused_ingest: bool) -> None:
         row.other_s = decoded.attributed.other_s
     if fused_ingest:
         row.draft_ingest_s = row.draft_append_s = None
+
+
+def fill_noise(row: TurnRow, state: TurnState) -> None:
+    """What disturbed the clocks, and how often the turn was decoded for it."""
+    decoded = state.decoded[row.drafter]
+    made = [attempt[row.drafter].wall for attempt in state.attempts]
+    row.attempts, row.attempt = len(state.attempts), state.attempt
+    row.attempts_s = [times.total_s for times in made if times] or None
+    if decoded.wall is not None:
+        row.slow_rounds, row.disturbed = decoded.slow_rounds, decoded.disturbed
+    for name, value in decoded.noise.items():
+        setattr(row, name, value)
 
 
 def fill_comparison(row: TurnRow, baseline: TurnRow, found: Comparison | None) -> None:

@@ -1,43 +1,46 @@
 """A rollout, turn by turn: one prefill, many decoders.
 
 For each turn the prompt is rendered anew, only what earlier turns left undone is prefilled, and from that one state
-every decoder runs in rotated order, the baseline among them. So all see the same context, the same anchor and the same
-minute of the machine, and a turn's speed-up is a paired measurement.
+every decoder runs in balanced order, the baseline among them. So all see the same context, the same anchor and the same
+minute of the machine, and a turn's speed-up is a paired measurement. While something else disturbs the clocks of one,
+the turn is decoded again by all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, choose, generator
 from agentbench_spec.engine.session import Choose, Session
 from agentbench_spec.engine.target import Target
-from agentbench_spec.engine.timing import Clock, clocks
-from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
+from agentbench_spec.engine.timing import Clock
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rollouts.render import common_prefix
+from agentbench_spec.runs.attempts import TurnDecoder, best
 from agentbench_spec.runs.fill import (
     Conditions,
-    Decoded,
     DraftLimit,
     TurnState,
     describe,
     fill_comparison,
     fill_counts,
+    fill_noise,
     fill_prefill,
     fill_times,
     identity,
     round_rows,
     status_of,
 )
+from agentbench_spec.runs.order import balanced_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +87,25 @@ class Replayer:
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload = conditions, workload
-        self.told: Callable[[str], None] = lambda doing: None
-        """Told what is about to be done, outside every clock; for a progress bar."""
+        self._told: Callable[[str], None] = lambda doing: None
+        self._decoder = TurnDecoder(conditions, target.info.device)
 
-    def replay(self, rollout: Rollout) -> Iterator[Measured]:
-        """Each turn's rows, all drafters together.
+    def tell(self, told: Callable[[str], None]) -> None:
+        """Have `told` called with what is about to be done, outside every clock; for a progress bar."""
+        self._told = self._decoder.told = told
+
+    def replay(self, rollout: Rollout, first: int = 0) -> Iterator[Measured]:
+        """Each turn's rows, all drafters together; first: turns of the run before this rollout, which set the order.
 
         A fault of the target or the text ends this rollout, one of a drafter that drafter's part in it: the rows from
-        there on carry the error.
+        there on carry the error, those of turns that were not reached say which turn it was.
         """
         session = Session(self.target, self.drafters, chunk_tokens=self.conditions.chunk_tokens)
         said: Rollout = rollout
         expected: list[int] = []
         points = rollout.decode_points()[: self.conditions.max_turns]
         for index, message in enumerate(points):
-            state = TurnState(index, message)
+            state = TurnState(index, message, first + index)
             try:
                 prompt = self.renderer.prompt(said, message)
                 reply = self.renderer.reply(said, message)
@@ -111,6 +118,7 @@ class Replayer:
                     done = self._unmeasured(rollout, state, *problem)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
                 yield self._unmeasured(rollout, state, "error", describe(error))
+                yield from self._not_reached(rollout, points, index, describe(error))
                 return
             yield done
             if state.decoded and self.conditions.history_mode == "self":
@@ -148,7 +156,7 @@ class Replayer:
     def _measure(
         self, session: Session, state: TurnState, rollout: Rollout, prompt: list[int], reply: list[int]
     ) -> None:
-        """Prefill once, then run every decoder that can take this turn, in rotated order."""
+        """Prefill once, then run every decoder that can take this turn, in balanced order."""
         forced = self.conditions.decode_mode == "forced"
         if self.conditions.prefix_mode == "cold":
             session.reset()
@@ -158,45 +166,15 @@ class Replayer:
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
         chooser = self._chooser(rollout, state.index, reply[0] if forced else None)
-        self.told(f"prefill to {len(prompt):,} tokens")
+        self._told(f"prefill to {len(prompt):,} tokens")
         state.prefill = session.prefill(prompt, chooser)
         if BASELINE in session.failed:
             raise session.failed[BASELINE]
-        names = session.taking_part
-        shift = state.index % len(names)
-        for order, name in enumerate(names[shift:] + names[:shift]):
-            self._decode(session, state, rollout, name, order, reply if forced else None)
-
-    def _decode(
-        self,
-        session: Session,
-        state: TurnState,
-        rollout: Rollout,
-        name: str,
-        order: int,
-        reference: Sequence[int] | None,
-    ) -> None:
-        for wall, pass_clock in clocks(self.conditions.clock, self.target.info.device):
-            self.told(f"decode with {name}")
-            clock: Clock = pass_clock(self.target.info.device)
-            sampler = self._sampler(rollout, state.index, name)
-            try:
-                turn, times, state_bytes = session.decode(name, self.conditions.limits, sampler, clock, reference)
-                _check_passes(state.decoded.get(name), turn)
-            except (Exception, SystemExit) as error:
-                if name == BASELINE:
-                    raise
-                if isinstance(error, NotFinite):  # the target's fault, met on this drafter's way through the turn
-                    state.failed[name] = error
-                else:
-                    session.drop(name, error)
-                state.decoded.pop(name, None)
-                return
-            decoded = state.decoded.setdefault(name, Decoded(turn, order, state_bytes))
-            if wall:
-                decoded.wall = times
-            if times.phases_s is not None:
-                decoded.attributed = times
+        order = balanced_order(list(self.drafters), state.number, self.conditions.seed)
+        order = [name for name in order if name in session.taking_part]
+        sampler = partial(self._sampler, rollout, state.index)
+        state.attempts = self._decoder.decode(session, order, sampler, reply if forced else None, state.failed)
+        state.attempt = best(state.attempts)
 
     def _sampler(self, rollout: Rollout, turn: int, drafter: str) -> RowSampler:
         device = self.target.info.device
@@ -220,6 +198,11 @@ class Replayer:
         rows = [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
         return Measured(rows, [])
 
+    def _not_reached(self, rollout: Rollout, points: Sequence[int], ended: int, why: str) -> Iterator[Measured]:
+        for index, message in list(enumerate(points))[ended + 1 :]:
+            state = TurnState(index, message)
+            yield self._unmeasured(rollout, state, "not_reached", f"turn {ended} ended the rollout: {why}")
+
     def _measured(self, session: Session, rollout: Rollout, state: TurnState) -> Measured:
         """One row per drafter, compared with the baseline of this turn."""
         rows, rounds = {}, []
@@ -230,6 +213,7 @@ class Replayer:
                 row.order, row.draft_state_bytes = decoded.order, decoded.state_bytes
                 fill_counts(row, decoded.turn)
                 fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
+                fill_noise(row, state)
                 rounds += round_rows(row, decoded)
             else:
                 why_out = state.failed.get(name) or session.failed[name]
@@ -256,12 +240,3 @@ class Replayer:
         turn, baseline = state.decoded[name].turn, state.decoded[BASELINE].turn
         start = turn.position - len(turn.output) + 1
         return compare(self.target, 0, start, turn.output, baseline.output, tolerance)
-
-
-def _check_passes(before: Decoded | None, turn: Turn) -> None:
-    """Raise MeasurementError if a turn's second pass is not the first one again: its phases would be another's."""
-    if before is not None and (before.turn.output, before.turn.rounds) != (turn.output, turn.rounds):
-        raise MeasurementError(
-            f"two passes over one turn differ: {len(before.turn.rounds)} rounds, then {len(turn.rounds)}; the drafter "
-            "does not answer the same when asked again"
-        )

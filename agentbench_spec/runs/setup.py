@@ -19,7 +19,7 @@ from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
-from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.generation import sampling_notes
 
@@ -44,6 +44,8 @@ def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
         if "=" not in name and "checkpoint" not in options:
             options |= embedded.shipped_drafter(name, config.target.source)
         makers[base if shared[base] == 1 else name] = partial(plugins.load_drafter, name, **options)
+    if config.measure.aa:
+        makers[AGAIN] = partial(plugins.load_drafter, BASELINE, **config.drafter_options.get(BASELINE, {}))
     return makers
 
 
