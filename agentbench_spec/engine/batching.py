@@ -22,7 +22,7 @@ from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler
 from agentbench_spec.engine.session import Prefill, Session
 from agentbench_spec.engine.target import Target
-from agentbench_spec.engine.timing import Clock, Stopwatch
+from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ConfigError, MeasurementError
 
 
@@ -67,11 +67,25 @@ def ids_digest(ids: Iterable[int]) -> str:
 class Pass:
     """What serving all conversations once, with one drafter, took."""
 
+    rows: int
+    """Engine rows: the concurrency."""
     served: list[Served] = field(default_factory=list)
     steps: list[tuple[float, int, int]] = field(default_factory=list)
     """(seconds, tokens emitted, busy rows) of each round, in order."""
+    phases_s: dict[str, float] | None = None
+    """Seconds per phase; None on the wall clock."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Turns that were not served, by reason."""
+
+    @property
+    def full(self) -> list[tuple[float, int, int]]:
+        """The steps in which every row was busy.
+
+        While requests are queued all steps are. When the queue is empty the batch drains, and a method that ends the
+        turns at different steps drains with fewer rows than one that does not: what that takes says how many requests
+        there were, not how fast the method is.
+        """
+        return [step for step in self.steps if step[2] == self.rows]
 
     @property
     def decode_s(self) -> float:
@@ -87,17 +101,26 @@ class Pass:
 class Server:
     """Serves conversations on the first `rows` rows of a target, with one drafter that is open for as many."""
 
-    def __init__(self, target: Target, drafter: Drafter, limits: Limits, *, rows: int, chunk_tokens: int = 512):
-        """Raises ConfigError if the target has fewer rows."""
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        limits: Limits,
+        *,
+        rows: int,
+        chunk_tokens: int = 512,
+        clock: type[Clock] = Clock,
+    ):
+        """clock: times each round. Raises ConfigError if the target has fewer rows."""
         if not 0 < rows <= target.rows:
             raise ConfigError(f"concurrency {rows}: the engine has {target.rows} rows")
-        self._target, self._drafter, self._limits = target, drafter, limits
+        self._target, self._drafter, self._limits, self._clock = target, drafter, limits, clock
         self._sessions = [Session(target, {"": drafter}, row=row, chunk_tokens=chunk_tokens) for row in range(rows)]
         self._sampler = RowSampler(GREEDY, [])  # greedy needs no generators
 
     def serve(self, conversations: Iterable[Conversation]) -> Pass:
         """Serve all of them. Raises MeasurementError if the drafter fails over a new context."""
-        done = Pass()
+        done = Pass(rows=len(self._sessions))
         waiting = deque(deque(own) for own in conversations if own)
         slots = [_Slot(session) for session in self._sessions]
         while True:
@@ -141,11 +164,15 @@ class Server:
 
     def _round(self, slots: Sequence[_Slot], done: Pass) -> None:
         turns = [None if slot.serving is None else slot.serving.turn for slot in slots]
-        device = self._target.info.device
-        with Stopwatch(device) as watch:
-            step(self._target, self._drafter, turns, self._limits, self._sampler, Clock(device))
+        clock = self._clock(self._target.info.device)
+        clock.begin()
+        step(self._target, self._drafter, turns, self._limits, self._sampler, clock)
+        times = clock.end()
+        if times.phases_s is not None:
+            before = done.phases_s or {}
+            done.phases_s = {name: before.get(name, 0.0) + spent for name, spent in times.phases_s.items()}
         busy = [turn for turn in turns if turn is not None]
-        done.steps.append((watch.seconds, sum(turn.rounds[-1].emitted for turn in busy), len(busy)))
+        done.steps.append((times.total_s, sum(turn.rounds[-1].emitted for turn in busy), len(busy)))
         for slot in slots:
             self._retire(slot, done)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from agentbench_spec.report.grids import Cell, Grid, word
 from agentbench_spec.report.page import Heading, heading, save_figures, write_report
@@ -14,7 +15,7 @@ from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.intervals import ends
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput_rows import by_pass, read_rows
+from agentbench_spec.results.throughput_rows import by_cell, read_rows
 
 
 def write_everything(done: Reproduced, folder: Path) -> list[Path]:
@@ -33,8 +34,9 @@ def write_everything(done: Reproduced, folder: Path) -> list[Path]:
 
 def throughput_card(run: Path) -> Heading:
     """The benchmark card of a throughput run; its baseline's step is that of plain decoding on one row."""
-    alone = by_pass(read_rows(run)).get((BASELINE, 1))
-    step_s = alone.decode_s / alone.steps if alone and alone.decode_s and alone.steps else None
+    alone = by_cell(read_rows(run)).get((BASELINE, 1), [])
+    steps = [row.decode_s / row.steps for row in alone if row.decode_s and row.steps]
+    step_s = median(steps) if steps else None
     return heading(run.resolve().name, read_manifest(run), step_s)
 
 

@@ -204,5 +204,8 @@ def _throughput(preset: TablePreset, request: Request) -> ThroughputPreset:
     if min(wanted) < 1:
         raise ConfigError(f"concurrency: expected 1 or more, found {min(wanted)}")
     return ThroughputPreset(
-        concurrency=wanted, requests_per_row=own.requests_per_row, requests_least=own.requests_least
+        concurrency=wanted,
+        requests_per_row=own.requests_per_row,
+        requests_least=own.requests_least,
+        passes=own.passes,
     )

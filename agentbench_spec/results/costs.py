@@ -158,15 +158,15 @@ def draft_kv_share(rows: Iterable[TurnRow]) -> float | None:
     Decoding is attributed_decode_s. Ingest belongs to the turn, not to decoding, so the whole turn is the denominator.
     Disturbed turns are left out.
     """
-    timed = [
-        (rollout_of(row), kv_s, row.prefill_s + (row.draft_ingest_s or 0.0) + row.attributed_decode_s)
-        for row in rows
-        if not row.disturbed
-        and (kv_s := draft_kv_s(row)) is not None
-        and row.prefill_s is not None
-        and row.attributed_decode_s is not None
-    ]
-    return pooled_and_macro(timed).pooled
+    return pooled_and_macro((rollout_of(row), *parts) for row in rows if (parts := draft_kv_parts(row))).pooled
+
+
+def draft_kv_parts(row: TurnRow) -> tuple[float, float] | None:
+    """(seconds of draft-KV maintenance, seconds of the turn); None where a part is null, or the turn is disturbed."""
+    kv_s = draft_kv_s(row)
+    if row.disturbed or kv_s is None or row.prefill_s is None or row.attributed_decode_s is None:
+        return None
+    return kv_s, row.prefill_s + (row.draft_ingest_s or 0.0) + row.attributed_decode_s
 
 
 def state_bytes_max(rows: Iterable[TurnRow]) -> int | None:

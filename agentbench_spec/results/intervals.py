@@ -160,16 +160,16 @@ def ratio_interval(parts: Iterable[tuple[Hashable, float, float]], *, level: flo
     )
 
 
-def independent_ratio(top: Interval | None, bottom: Interval | None) -> Interval | None:
-    """Interval of a ratio of two values that were measured independently, Welch's way; level and clusters of `top`."""
-    if top is None or bottom is None:
-        return None
-    squares = [(each.error**2, each.df) for each in (top, bottom)]
-    variance = sum(square for square, _ in squares)
-    df = variance**2 / sum(square**2 / own for square, own in squares) if variance else min(top.df, bottom.df)
-    centre, half = top.centre - bottom.centre, _factor(df, top.level) * math.sqrt(variance)
-    clusters = min(top.clusters, bottom.clusters)
-    return Interval(math.exp(centre - half), math.exp(centre + half), top.level, clusters, df, top.note or bottom.note)
+def combined(value: float, errors: Sequence[tuple[float, float]], clusters: int, *, level: float = LEVEL) -> Interval:
+    """Interval of a value whose logarithm has several independent errors, Welch's way.
+
+    errors: (standard error of the logarithm, degrees of freedom) of each; clusters: what the weakest of them has.
+    """
+    variance = sum(error**2 for error, _ in errors)
+    pooled = sum(error**4 / df for error, df in errors)
+    df = variance**2 / pooled if pooled else min(df for _, df in errors)
+    half = _factor(df, level) * math.sqrt(variance)
+    return Interval(value * math.exp(-half), value * math.exp(half), level, clusters, df)
 
 
 def cluster_of(row: TurnRow) -> Hashable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results import metrics
-from agentbench_spec.results.costs import paired, speedup
+from agentbench_spec.results.costs import draft_kv_parts, paired, speedup
 from agentbench_spec.results.differences import (
     Difference,
     difference_line,
@@ -23,6 +23,7 @@ from agentbench_spec.results.intervals import (
     FEW_CLUSTERS,
     Interval,
     cluster_of,
+    ratio_interval,
     speedup_interval,
     spread_text,
     tau_interval,
@@ -32,7 +33,15 @@ from agentbench_spec.results.metrics import BASELINE, Mean
 from agentbench_spec.results.paper import DRAFTERS, METRICS, Published, TableName, Verdict, published, verdict
 from agentbench_spec.results.rows import TurnRow
 
-NAMES = {"speedup": "speed-up", "tau_raw": "τ raw", "tau": "τ clipped", "tokens_per_s": "tokens/s"}
+NAMES = {
+    "speedup": "speed-up",
+    "speedup_e2e": "speed-up end to end",
+    "tau_raw": "τ raw",
+    "tau": "τ clipped",
+    "tokens_per_s": "tokens/s",
+    "busy_rows": "busy rows",
+    "draft_kv_share": "draft-KV share",
+}
 """How figures are called on screen; raw and clipped τ are never just "τ"."""
 
 
@@ -119,7 +128,7 @@ def replay_table(
             own = [row for row in column.rows if row.drafter == drafter]
             for figure in figures:
                 paper = published(name, paper_target or "", column.paper_workload or "", drafter, figure)
-                judged = comparable and not column.standin
+                judged = comparable and not column.standin and figure != "draft_kv_share"
                 why = column.missing or missing.get(drafter) or (None if own else "not run")
                 found = Cell(paper=paper, missing=why) if why else _cell(column.rows, own, figure, paper, judged)
                 cells[drafter, figure, column.title] = found
@@ -162,19 +171,37 @@ def _figure(
     rows: Sequence[TurnRow], drafter: str, kept: Sequence[TurnRow], figure: str
 ) -> tuple[Mean, tuple[Interval | None, Interval | None], int]:
     """Both weightings, the interval of each, and the turns they are over."""
-    if figure == "speedup":
-        pairs = paired(rows, drafter)
-        found = speedup(pairs)
-        if drafter == BASELINE:
-            return Mean(found.pooled, found.macro), (None, None), found.pairs
-        intervals = speedup_interval(pairs), speedup_interval(pairs, macro=True)
-        return Mean(found.pooled, found.macro), intervals, found.pairs
+    if figure in ("speedup", "speedup_e2e"):
+        return _speedup(rows, drafter, e2e=figure == "speedup_e2e")
+    if figure == "draft_kv_share":
+        return _draft_kv_share(kept, drafter)
     if figure not in ("tau", "tau_raw"):
-        raise MeasurementError(f"no figure {figure!r} can be taken over turns; known: speedup, tau, tau_raw")
+        raise MeasurementError(f"no figure {figure!r} can be taken over turns; known: {', '.join(_OVER_TURNS)}")
     raw = figure == "tau_raw"
     mean = metrics.tau_raw(kept) if raw else metrics.tau(kept)
     intervals = tau_interval(kept, raw=raw), tau_interval(kept, raw=raw, macro=True)
     return mean, intervals, sum(bool(row.rounds) for row in kept)
+
+
+_OVER_TURNS = ("speedup", "speedup_e2e", "tau", "tau_raw", "draft_kv_share")
+_Figure = tuple[Mean, tuple[Interval | None, Interval | None], int]
+
+
+def _speedup(rows: Sequence[TurnRow], drafter: str, *, e2e: bool) -> _Figure:
+    pairs = paired(rows, drafter)
+    found = speedup(pairs)
+    mean = Mean(found.e2e, None) if e2e else Mean(found.pooled, found.macro)
+    if drafter == BASELINE:
+        return mean, (None, None), found.pairs
+    macro = None if e2e else speedup_interval(pairs, macro=True)
+    return mean, (speedup_interval(pairs, e2e=e2e), macro), found.pairs
+
+
+def _draft_kv_share(kept: Sequence[TurnRow], drafter: str) -> _Figure:
+    """Plain decoding has no draft state, so no share of it."""
+    timed = [(row, parts) for row in kept if drafter != BASELINE and (parts := draft_kv_parts(row))]
+    mean = metrics.pooled_and_macro((metrics.rollout_of(row), *parts) for row, parts in timed)
+    return mean, (ratio_interval((cluster_of(row), *parts) for row, parts in timed), None), len(timed)
 
 
 def compared(columns: Sequence[Column], drafters: Sequence[str]) -> list[tuple[str, Difference]]:
@@ -242,16 +269,18 @@ def grid(table: Table) -> tuple[list[str], list[list[str]]]:
     for drafter in table.drafters:
         for metric in table.metrics:
             own = [table.cell(drafter, metric, column) for column in table.columns]
-            lines.append([drafter, NAMES.get(metric, metric), *map(value_text, own)])
+            lines.append([drafter, NAMES.get(metric, metric), *(value_text(cell, metric) for cell in own)])
             if metric in METRICS and table.paper_target and drafter in DRAFTERS and drafter != BASELINE:
                 lines.append(["", f"  paper, {table.paper_target}", *map(paper_text, own)])
     return ["method", "figure", *table.columns], lines
 
 
-def value_text(cell: Cell) -> str:
-    """ "2.37 [2.10, 2.61]", or why there is nothing."""
+def value_text(cell: Cell, metric: str = "") -> str:
+    """ "2.37 [2.10, 2.61]", "1.3 %" for a share, or why there is nothing."""
     if cell.value is None:
         return cell.missing or "-"
+    if metric == "draft_kv_share":
+        return f"{cell.value:.1%}".replace("%", " %")
     digits = 0 if cell.value >= 100 else 2
     return f"{cell.value:.{digits}f}{spread_text(cell.interval, digits)}"
 

@@ -16,6 +16,7 @@ from agentbench_spec.results.rows import SCHEMA
 from agentbench_spec.writing import write_bytes
 
 ROWS = "throughput.jsonl"
+PassClock = Literal["host", "wall", "attribution"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +36,10 @@ class ThroughputRow:
     thinking: bool | None
     concurrency: int
     """Engine rows."""
+    repeat: int = 0
+    """Which of the passes at this concurrency, each with its own order of drafters."""
+    clock: PassClock = "wall"
+    """Speed comes from host and wall; attribution, an extra pass on a GPU, gives phases only."""
     status: Literal["ok", "error"] = "ok"
     error: str | None = None
     turns: int = 0
@@ -51,16 +56,22 @@ class ThroughputRow:
     """Rounds of all turns; a step of the batch is a round of every busy row."""
     steps: int | None = None
     busy_rows: float | None = None
-    """Mean rows at work in a step."""
+    """Mean rows at work in a step, of the whole pass: the batch drains once the queue is empty."""
     decode_s: float | None = None
+    full_steps: int | None = None
+    """Steps in which every row was at work: those that speed is taken from."""
+    full_emitted: int | None = None
+    full_s: float | None = None
     other_cores: float | None = None
     """Cores that other work on the machine kept busy meanwhile."""
     contended: bool = False
     """True if that was more than the pass could spare: its seconds are doubtful."""
     prefill_s: float | None = None
     draft_ingest_s: float | None = None
+    draft_append_s: float | None = None
+    """Of the whole pass; None on the wall clock, and for a drafter that fuses it."""
     windows: list[tuple[int, float]] = field(default_factory=list)
-    """(tokens, seconds) of up to 20 consecutive stretches of the pass."""
+    """(tokens, seconds) of up to 20 consecutive stretches of the pass, for whoever looks for a drift."""
     rollouts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """(emitted, emitted_raw, rounds) of each rollout."""
     outputs: dict[str, str] = field(default_factory=dict)
@@ -72,11 +83,26 @@ class ThroughputRow:
     """Wall seconds from the first send to the last byte, times servers."""
 
     @property
+    def draft_kv_share(self) -> float | None:
+        """Share of the whole pass (prefill, ingest, decoding) that went into draft-KV maintenance."""
+        parts = (self.prefill_s, self.draft_ingest_s, self.draft_append_s, self.decode_s)
+        if self.drafter == "none" or any(part is None for part in parts):
+            return None
+        prefill, ingest, append, decode = (part or 0.0 for part in parts)
+        return (ingest + append) / (prefill + ingest + decode)
+
+    @property
     def tokens_per_s(self) -> float | None:
-        """Emitted tokens per second of decoding, all rows together; of servers, output tokens per second of each."""
+        """Emitted tokens per second of the steps with every row busy; of servers, output tokens per second of each.
+
+        None where no such step was measured: in a pass with fewer rollouts than rows, on the attribution clock, and in
+        rows of older versions.
+        """
+        if self.clock == "attribution":
+            return None
         if self.backend == "sglang":
             return self.output_tokens / self.served_s if self.output_tokens and self.served_s else None
-        return self.emitted / self.decode_s if self.emitted and self.decode_s else None
+        return self.full_emitted / self.full_s if self.full_emitted and self.full_s else None
 
 
 CLOCK_FIELDS = frozenset(f.name for f in fields(ThroughputRow) if f.name.endswith("_s")) | {
@@ -132,6 +158,23 @@ def _parse(line: bytes, path: Path, number: int) -> ThroughputRow:
         raise ConfigError(f"{path}:{number}: not JSON ({error})") from error
 
 
-def by_pass(rows: Iterable[ThroughputRow]) -> dict[tuple[str, int], ThroughputRow]:
-    """(drafter, concurrency) -> its row."""
-    return {(row.drafter, row.concurrency): row for row in rows}
+Cell = tuple[str, int]
+"""(drafter, concurrency)."""
+
+
+def by_pass(rows: Iterable[ThroughputRow]) -> dict[tuple[str, int, int, str], ThroughputRow]:
+    """(drafter, concurrency, repeat, clock) -> its row."""
+    return {pass_of(row): row for row in rows}
+
+
+def pass_of(row: ThroughputRow) -> tuple[str, int, int, str]:
+    """What names a pass in its folder."""
+    return row.drafter, row.concurrency, row.repeat, row.clock
+
+
+def by_cell(rows: Iterable[ThroughputRow]) -> dict[Cell, list[ThroughputRow]]:
+    """(drafter, concurrency) -> its passes, in order."""
+    cells: dict[Cell, list[ThroughputRow]] = {}
+    for row in sorted(rows, key=lambda row: row.repeat):
+        cells.setdefault((row.drafter, row.concurrency), []).append(row)
+    return cells

@@ -57,6 +57,8 @@ class ThroughputPreset(_Part):
     """Rollouts served for each row of a concurrency."""
     requests_least: int = 1
     """Rollouts served at least."""
+    passes: int = Field(default=3, ge=1)
+    """How often each drafter serves them, in rotated order; passes of one drafter differ by what the machine does."""
 
     def requests(self, concurrency: int) -> int:
         """Rollouts served at a concurrency."""

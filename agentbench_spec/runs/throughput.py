@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,20 @@ from agentbench_spec.engine.batching import Pass, Request, Server, free_memory_b
 from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import clocks
 from agentbench_spec.errors import ConfigError, caught
 from agentbench_spec.results.folder import MANIFEST, now, read_manifest
 from agentbench_spec.results.metrics import BASELINE, is_degenerate
 from agentbench_spec.results.provenance import make_manifest, write_json_atomic
-from agentbench_spec.results.throughput_rows import ThroughputRow, append_row, by_pass, drop_torn_line, read_rows
+from agentbench_spec.results.throughput_rows import (
+    PassClock,
+    ThroughputRow,
+    append_row,
+    by_pass,
+    drop_torn_line,
+    pass_of,
+    read_rows,
+)
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.card import measure_card
@@ -33,7 +42,7 @@ _WARM_UP_TOKENS = 64
 
 def settings_of(config: RunConfig, plan: ThroughputPreset) -> dict[str, Any]:
     """The settings of a throughput run, as its manifest holds them."""
-    chosen = {name: getattr(plan, name) for name in ("requests_per_row", "requests_least")}
+    chosen = {name: getattr(plan, name) for name in ("requests_per_row", "requests_least", "passes")}
     return {**config.model_dump(mode="json"), "throughput": {"concurrency": list(plan.concurrency), **chosen}}
 
 
@@ -56,15 +65,28 @@ def run_throughput(
     card = measure_card(bench.target).as_dict()
     _begin(folder, {"schema": 1, **manifest, "card": card, "kernels": bench.setup.kernels, "notes": bench.notes})
     done = by_pass(read_rows(folder))
-    for concurrency in bench.concurrency:
-        for drafter, each in tried.items():
-            if concurrency in each.concurrency and (drafter, concurrency) not in done:
-                row = bench.blank(drafter, concurrency)
-                tell(f"{row.workload}: {drafter} at concurrency {concurrency}")
-                _measure(bench, row, plan.requests(concurrency))
-                append_row(folder, row)
+    for row in _passes(bench, plan, tried):
+        if pass_of(row) not in done:
+            which = "phases" if row.clock == "attribution" else f"pass {row.repeat + 1} of {plan.passes}"
+            tell(f"{row.workload}: {row.drafter} at concurrency {row.concurrency}, {which}")
+            _measure(bench, row, plan.requests(row.concurrency))
+            append_row(folder, row)
     write_json_atomic(folder / MANIFEST, {**read_manifest(folder), "finished": now()})
     return read_rows(folder)
+
+
+def _passes(bench: _Bench, plan: ThroughputPreset, tried: Mapping[str, _Tried]) -> Iterator[ThroughputRow]:
+    """The passes to run, in order: each round of passes begins with another drafter, so that none is always first."""
+    names = list(tried)
+    on_gpu = bench.target.info.device.type == "cuda"
+    for repeat in range(plan.passes):
+        start = repeat * max(len(names) // plan.passes, 1) % len(names)
+        for concurrency in bench.concurrency:
+            for drafter in (*names[start:], *names[:start]):
+                if concurrency in tried[drafter].concurrency:
+                    yield bench.blank(drafter, concurrency, repeat, "wall" if on_gpu else "host")
+                    if on_gpu and not repeat:
+                        yield bench.blank(drafter, concurrency, repeat, "attribution")
 
 
 def _begin(folder: Path, manifest: dict[str, Any]) -> None:
@@ -85,11 +107,21 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
         drafter = bench.opened(row.drafter, row.concurrency)
         bench.warm_up(drafter, row.concurrency)
         chunk_tokens = bench.setup.config.replay.chunk_tokens
-        server = Server(bench.target, drafter, bench.setup.limits, rows=row.concurrency, chunk_tokens=chunk_tokens)
+        ((_, clock),) = clocks(row.clock, bench.target.info.device)
+        server = Server(
+            bench.target,
+            drafter,
+            bench.setup.limits,
+            rows=row.concurrency,
+            chunk_tokens=chunk_tokens,
+            clock=clock,
+        )
         with OtherWork() as other:
             done = server.serve(bench.conversations[:requests])
         row.other_cores, row.contended = other.cores, doubtful(other.cores, bench.target.info.device)
         _enter(row, done)
+        if done.phases_s is not None and not drafter.spec.fused_ingest:
+            row.draft_append_s = done.phases_s["draft_append"]
     except (Exception, SystemExit) as error:
         if row.drafter == BASELINE:
             raise
@@ -166,7 +198,7 @@ class _Bench:
         """The drafter, loaded anew, for so many rows."""
         return self.setup.open(name, self.makers[name](), self.target, rows)
 
-    def blank(self, drafter: str, concurrency: int) -> ThroughputRow:
+    def blank(self, drafter: str, concurrency: int, repeat: int, clock: PassClock) -> ThroughputRow:
         """The row of a pass that was not run yet."""
         return ThroughputRow(
             target=self.target.info.name,
@@ -175,6 +207,8 @@ class _Bench:
             k=self.setup.limits.k,
             thinking=self.setup.renderer.thinking,
             concurrency=concurrency,
+            repeat=repeat,
+            clock=clock,
         )
 
     def warm_up(self, drafter: Drafter, rows: int) -> None:
@@ -222,6 +256,9 @@ def _enter(row: ThroughputRow, done: Pass) -> None:
     row.emitted_raw = sum(each.matched + 1 for turn in turns for each in turn.rounds)
     row.rounds = sum(len(turn.rounds) for turn in turns)
     row.busy_rows = sum(busy for _, _, busy in done.steps) / len(done.steps) if done.steps else None
+    full = done.full
+    row.full_steps, row.full_emitted = len(full), sum(tokens for _, tokens, _ in full)
+    row.full_s = sum(seconds for seconds, _, _ in full)
     row.prefill_s = sum(prefill.prefill_s for prefill in prefills)
     row.draft_ingest_s = sum(sum(prefill.ingest_s.values()) for prefill in prefills)
     row.windows = _windows(done)

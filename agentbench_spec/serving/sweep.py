@@ -191,7 +191,7 @@ class _Cells:
     def _write(self, rows: Sequence[ThroughputRow]) -> None:
         """Put the rows into the folder's file; those of concurrencies that were not asked for now stay there."""
         known = by_pass(read_rows(self.folder)) | by_pass(rows)
-        lines = [row_text(known[key]) for key in sorted(known, key=lambda key: (key[1], key[0] != BASELINE, key[0]))]
+        lines = [row_text(known[key]) for key in sorted(known, key=lambda key: (key[1], key[0] != BASELINE, key))]
         write_bytes(self.folder / ROWS, "".join(lines).encode())
 
     def _names(self, concurrency: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from agentbench_spec.results.costs import paired
 from agentbench_spec.results.intervals import (
     clustered_interval,
-    independent_ratio,
+    combined,
     jackknife_interval,
     ratio_interval,
     speedup_interval,
@@ -133,16 +133,15 @@ def test_paired_speedup_is_tighter_than_its_parts() -> None:
     assert (found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
-def test_independent_measurements_do_not_cancel() -> None:
-    """Two passes with the same spread. Fails if an unsteady baseline does not widen the interval of the ratio."""
-    unsteady, steady = (
-        ratio_interval([(i, 10.0 * (1 + spread * (-1) ** i), 10.0) for i in range(20)]) for spread in (0.3, 0.0)
-    )
-    assert unsteady is not None and steady is not None
-    both, one = independent_ratio(unsteady, unsteady), independent_ratio(unsteady, steady)
-    assert both is not None and one is not None and one.df == pytest.approx(unsteady.df)
-    assert np.log(both.high) == pytest.approx(np.log(one.high) * np.sqrt(2), rel=0.05)
-    assert independent_ratio(None, steady) is None
+def test_independent_errors_add_up() -> None:
+    """Two errors of one value. Fails if the larger one hides the other, or few degrees of freedom do not widen."""
+    alone = combined(2.0, [(0.1, 9.0)], 10)
+    both = combined(2.0, [(0.1, 9.0), (0.1, 9.0)], 10)
+    assert alone.error == pytest.approx(0.1) and alone.df == pytest.approx(9.0)
+    assert both.error == pytest.approx(0.1 * np.sqrt(2)) and both.df == pytest.approx(18.0)
+    few = combined(2.0, [(0.1, 2.0), (0.001, 9.0)], 10)
+    assert few.df == pytest.approx(2.0, rel=0.01) and few.high > alone.high
+    assert combined(2.0, [(0.0, 2.0)], 10).high == 2.0
 
 
 def test_rollouts_without_a_round_do_not_count_as_clusters() -> None:

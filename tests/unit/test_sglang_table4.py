@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.folder import read_manifest, read_run
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.throughput_rows import ThroughputRow, by_pass, read_rows
+from agentbench_spec.results.throughput_rows import ThroughputRow, by_cell, read_rows
 from agentbench_spec.runs.presets import ThroughputPreset
 from agentbench_spec.serving.part import PartResult
 from agentbench_spec.serving.stream import Answer
@@ -39,6 +40,11 @@ def swept(config: RunConfig, folder: Path, plan: ThroughputPreset = PLAN) -> Swe
     return sweep(config, folder, plan, environ={}, argv=[])
 
 
+def first_passes(rows: Iterable[ThroughputRow]) -> dict[tuple[str, int], ThroughputRow]:
+    """The one pass of each cell."""
+    return {cell: own for cell, (own,) in by_cell(rows).items()}
+
+
 def test_each_cell_is_measured_once(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """Concurrency 1 gets two rollouts and 2 four; a second call asks nothing, a lost cell alone is measured anew."""
     with FakeServer(Behaviour(step_s=0.002)) as plain, FakeServer(Behaviour(dict(EAGLE3), step_s=0.002)) as spec:
@@ -53,7 +59,7 @@ def test_each_cell_is_measured_once(tiny: Path, rollouts: Path, tmp_path: Path) 
         anew = [len(server.requests) for server in (plain, spec)]
     assert (asked, anew, plain.most_at_once) == ([12, 12], [12, 20], 2)
     assert first.rows == again.rows and first.failed == {}
-    rows = by_pass(first.rows)
+    rows = first_passes(first.rows)
     assert list(rows) == [("none", 1), ("eagle3", 1), ("none", 2), ("eagle3", 2)]
     for concurrency, turns in ((1, 4), (2, 8)):
         row, plain_row = rows["eagle3", concurrency], rows["none", concurrency]
@@ -81,7 +87,7 @@ def test_servers_may_come_one_after_another(tiny: Path, rollouts: Path, tmp_path
         swept(settings(tiny, rollouts, plain.base_url), tmp_path / "sweep")
     with FakeServer(Behaviour(dict(EAGLE3))) as spec:
         found = swept(settings(tiny, rollouts, spec.base_url), tmp_path / "sweep")
-    assert set(by_pass(found.rows)) == {(name, c) for name in ("none", "eagle3") for c in (1, 2)}
+    assert set(first_passes(found.rows)) == {(name, c) for name in ("none", "eagle3") for c in (1, 2)}
 
 
 def test_cells_of_another_server_are_not_taken_for_this_ones(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
@@ -101,7 +107,9 @@ def test_servers_share_and_count_each(tiny: Path, rollouts: Path, tmp_path: Path
     slow = Behaviour(step_s=0.004)
     with FakeServer(slow) as one, FakeServer(slow) as two, FakeServer(Behaviour(dict(EAGLE3), step_s=0.004)) as spec:
         config = settings(tiny, rollouts, one.base_url, two.base_url, spec.base_url)
-        found = by_pass(swept(config, tmp_path / "sweep", ThroughputPreset(requests_per_row=3, requests_least=0)).rows)
+        found = first_passes(
+            swept(config, tmp_path / "sweep", ThroughputPreset(requests_per_row=3, requests_least=0)).rows
+        )
         shares = [len(server.requests) for server in (one, two, spec)]
     assert shares[0] and shares[1] and sum(shares[:2]) == shares[2] == 12
     both, alone = found["none", 1], found["eagle3", 1]
@@ -120,7 +128,7 @@ def test_a_drafter_that_dies_leaves_the_others(tiny: Path, rollouts: Path, tmp_p
     ):
         config = settings(tiny, rollouts, plain.base_url, spec.base_url, ngram.base_url)
         found = swept(config, tmp_path / "sweep")
-        assert set(by_pass(found.rows)) == {("none", 1), ("none", 2), ("ngram", 1), ("ngram", 2), ("eagle3", 1)}
+        assert set(first_passes(found.rows)) == {("none", 1), ("none", 2), ("ngram", 1), ("ngram", 2), ("eagle3", 1)}
         assert "died during" in found.failed["eagle3"] and "finished" not in read_manifest(tmp_path / "sweep")
         spec.revive()
         found = swept(config, tmp_path / "sweep")
@@ -214,17 +222,8 @@ def test_served_passes_in_the_papers_table() -> None:
     cells = {figure: table.cell("dlite", figure, "concurrency 1") for figure in ("tokens_per_s", "speedup", "tau_raw")}
     assert (cells["tokens_per_s"].value, cells["speedup"].value, cells["tau_raw"].value) == (40.0, 4.0, 5.2)
     assert cells["speedup"].paper is not None and cells["speedup"].verdict == "unknown"
-    assert cells["tokens_per_s"].interval is not None and cells["speedup"].interval is not None
-    assert any("prefills and queues in it" in note for note in table.notes)
-
-
-def test_a_pass_too_short_for_an_interval_has_none() -> None:
-    """All tokens in one of 20 stretches: some resamples hold none, and an infinite speed-up is no interval."""
-    burst = [(0, 1.0)] * 19 + [(200, 1.0)]
-    rows = [served_row("none", 20.0, windows=burst), served_row("dlite", 5.0)]
-    table = throughput_table("T", "w", rows, ["dlite"], [1], ["speedup"], target="t")
-    cell = table.cell("dlite", "speedup", "concurrency 1")
-    assert cell.value == 4.0 and cell.interval is None
+    assert cells["tokens_per_s"].interval is None and cells["speedup"].interval is None
+    assert any("prefills, queues and the drain" in note and "no interval" in note for note in table.notes)
 
 
 PRESETS = """
@@ -294,12 +293,12 @@ def test_verb_lays_out_the_same_table(tiny: Path, rollouts: Path, tmp_path: Path
     (run,) = map(Path, done.last["runs"])
     files = [path for path in verb.results.rglob("*.json*") if path.is_file()]
     assert len(files) > 20 and "hush" not in "".join(path.read_text() for path in files) + done.err + again.err
-    rows, manifest = by_pass(read_rows(run)), read_manifest(run)
+    rows, manifest = first_passes(read_rows(run)), read_manifest(run)
     assert len(rows) == 4 and manifest["finished"] and "host" not in manifest and manifest["client_host"]
     read = cells(folder)  # of the second call: concurrency 2 only
     speed = read.loc[("eagle3", "tokens_per_s", "concurrency 2")]
     assert speed["pooled"] == pytest.approx(rows["eagle3", 2].tokens_per_s)
-    assert speed["low"] <= speed["pooled"] <= speed["high"]
+    assert speed["pooled"] > 0 and pd.isna(speed["low"])  # one pass a server: no interval
     ratio = (rows["eagle3", 2].tokens_per_s or 0) / (rows["none", 2].tokens_per_s or 1)
     assert read.loc[("eagle3", "speedup", "concurrency 2")]["pooled"] == pytest.approx(ratio)
     assert read.loc[("eagle3", "tau_raw", "concurrency 2")]["pooled"] == pytest.approx(2.2)
@@ -318,7 +317,7 @@ def test_verb_launches_each_drafter_once(tiny: Path, rollouts: Path, tmp_path: P
     done = verb(*asked, *option, "--drafter", "NGRAM", "--drafter", "dlite=somewhere")
     assert done.code == 0, done.err
     (run,) = map(Path, done.last["runs"])
-    rows = by_pass(read_rows(run))
+    rows = first_passes(read_rows(run))
     assert set(rows) == {(name, c) for name in ("none", "ngram") for c in (1, 2)} and rows["ngram", 2].k == 3
     assert len(pids.read_text().split()) == 3 and ended(pids)
     log = (run / "server-ngram.log").read_text()
