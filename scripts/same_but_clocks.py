@@ -17,8 +17,8 @@ from typing import Any
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import MANIFEST, read_run
 from agentbench_spec.results.rows import CLOCK_FIELDS
-from agentbench_spec.results.throughput_rows import CLOCK_FIELDS as PASS_CLOCK_FIELDS
-from agentbench_spec.results.throughput_rows import ROWS, read_rows
+from agentbench_spec.results.throughput.pass_rows import CLOCK_FIELDS as PASS_CLOCK_FIELDS
+from agentbench_spec.results.throughput.pass_rows import ROWS, read_rows
 
 
 def rows_of(folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -13,7 +13,7 @@ from agentbench_spec.reproduce.reuse import data_is_absent, refuse_other_measure
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.folder import MANIFEST, read_manifest
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput_rows import ThroughputRow, read_rows
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow, read_rows
 from agentbench_spec.runs.setup import Tell
 from agentbench_spec.runs.throughput import run_throughput, settings_of
 

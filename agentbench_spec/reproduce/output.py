@@ -15,7 +15,7 @@ from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.intervals import ends
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput_rows import by_cell, read_rows
+from agentbench_spec.results.throughput.pass_rows import by_cell, read_rows
 
 
 def write_everything(done: Reproduced, folder: Path) -> list[Path]:

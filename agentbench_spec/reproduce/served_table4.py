@@ -14,7 +14,7 @@ from agentbench_spec.reproduce.reuse import data_is_absent, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput_rows import ThroughputRow
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow
 from agentbench_spec.runs.presets import ColumnPreset
 from agentbench_spec.runs.setup import Tell
 from agentbench_spec.serving import access

@@ -9,9 +9,9 @@ from agentbench_spec.results.differences import clusters_needed, too_few
 from agentbench_spec.results.intervals import FEW_CLUSTERS
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import published, verdict
-from agentbench_spec.results.pass_figures import good, pass_figure, tau_parts
 from agentbench_spec.results.tables import Cell, Table
-from agentbench_spec.results.throughput_rows import ThroughputRow, by_cell, by_pass, identical_to
+from agentbench_spec.results.throughput.pass_figures import good, pass_figure, tau_parts
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow, by_cell, by_pass, identical_to
 from agentbench_spec.runs.contention import note
 
 

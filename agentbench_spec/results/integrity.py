@@ -14,7 +14,7 @@ from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.metrics import conditions_of
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.throughput_rows import ROWS
+from agentbench_spec.results.throughput.pass_rows import ROWS
 
 
 def check_rows(rows: Sequence[TurnRow], path: Path) -> None:

@@ -18,7 +18,7 @@ from agentbench_spec.errors import ConfigError, caught
 from agentbench_spec.results.folder import MANIFEST, now, read_manifest
 from agentbench_spec.results.metrics import BASELINE, is_degenerate
 from agentbench_spec.results.provenance import make_manifest, write_json_atomic
-from agentbench_spec.results.throughput_rows import (
+from agentbench_spec.results.throughput.pass_rows import (
     PassClock,
     ThroughputRow,
     append_row,

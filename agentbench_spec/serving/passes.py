@@ -8,7 +8,7 @@ from agentbench_spec.engine.batching import ids_digest
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results import metrics
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.throughput_rows import ThroughputRow
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow
 from agentbench_spec.serving.part import PartResult
 
 

@@ -21,7 +21,7 @@ from agentbench_spec.results.folder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY,
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import differing_keys, write_json_atomic
 from agentbench_spec.results.rows import SCHEMA
-from agentbench_spec.results.throughput_rows import ROWS, ThroughputRow, by_pass, read_rows, row_text
+from agentbench_spec.results.throughput.pass_rows import ROWS, ThroughputRow, by_pass, read_rows, row_text
 from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.runs.presets import ThroughputPreset
 from agentbench_spec.runs.setup import Tell

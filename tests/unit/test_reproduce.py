@@ -19,7 +19,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.tables123 import Request, plan
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.paper import published
-from agentbench_spec.results.throughput_rows import by_cell, read_rows
+from agentbench_spec.results.throughput.pass_rows import by_cell, read_rows
 from agentbench_spec.runs.presets import load_presets
 
 PRESETS = """

@@ -19,7 +19,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.folder import read_manifest, read_run
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.throughput_rows import ThroughputRow, by_cell, read_rows
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow, by_cell, read_rows
 from agentbench_spec.runs.presets import ThroughputPreset
 from agentbench_spec.serving.part import PartResult
 from agentbench_spec.serving.stream import Answer

@@ -11,7 +11,7 @@ import pytest
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput_rows import ThroughputRow, append_row, drop_torn_line, read_rows
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow, append_row, drop_torn_line, read_rows
 
 
 def a_pass(drafter: str, concurrency: int, seconds: float, rounds: int, **fields: Any) -> ThroughputRow:

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results.intervals import Interval, combined, ratio_interval
 from agentbench_spec.results.metrics import BASELINE, Mean, pooled_and_macro
-from agentbench_spec.results.throughput_rows import ThroughputRow
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow
 
 FIGURES = ("tokens_per_s", "speedup", "tau", "tau_raw", "busy_rows", "draft_kv_share")
 
