@@ -15,6 +15,7 @@ from jinja2 import TemplateError
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollout import Message, Rollout
+from agentbench_spec.rollouts.template_probe import Form, Messages, probe
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -57,6 +58,14 @@ class Renderer:
             self._kwargs["enable_thinking"] = self.thinking
         elif "enable_thinking" in template:
             self.thinking = self._default_thinking()
+        self._form = probe(self._render, prints_date="strftime_now" in template)
+        for note in self._form.notes():
+            self._note(note)
+
+    @property
+    def form(self) -> Form:
+        """The form of messages that the template takes."""
+        return self._form
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -154,19 +163,26 @@ class Renderer:
         template = self._template(tools=bool(tools))
         if tools and not re.search(r"\btools\b", template):
             self._note("the chat template renders no tools: prompts do not show the tool list")
-        if "strftime_now" in template:
-            template = _FIXED_DATE + template
+        if kind := self._form.lost(messages):
+            raise ConfigError(f"{where}: the chat template drops {kind}; give a template that renders them")
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages_for_template(messages),
-                tools=list(tools) or None,
-                chat_template=template,
-                add_generation_prompt=header,
-                tokenize=False,
-                **self._kwargs,
-            )
+            return self._apply(self._form.shape(messages), tools, header=header)
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(f"{where}: the chat template refuses the messages before it: {error}") from error
+
+    def _render(self, messages: Messages, tools: bool) -> str:
+        return self._apply(messages, [_PROBE_TOOL] if tools else [], header=False)
+
+    def _apply(self, messages: Messages, tools: Sequence[dict[str, Any]], *, header: bool) -> str:
+        template = self._template(tools=bool(tools))
+        text = self._tokenizer.apply_chat_template(
+            messages,
+            tools=list(tools) or None,
+            chat_template=_FIXED_DATE + template if "strftime_now" in template else template,
+            add_generation_prompt=header,
+            tokenize=False,
+            **self._kwargs,
+        )
         return str(text)
 
     def _template(self, *, tools: bool) -> str:
@@ -223,24 +239,14 @@ def _boundaries(header: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int
 
 
 def messages_for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages in the form chat templates read: content always a string, tool-call arguments always a dict."""
-    return [_for_template(message) for message in messages]
+    """Messages in the form most chat templates read: content always a string, tool-call arguments always a dict."""
+    return Form().shape(messages)
 
 
-def _for_template(message: Message) -> dict[str, Any]:
-    out: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning is not None:
-        out["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        out["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.name is not None:
-        out["name"] = message.name
-    if message.tool_call_id is not None:
-        out["tool_call_id"] = message.tool_call_id
-    return out
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": "probe", "description": "A probe.", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> tuple[int, ...]:

@@ -99,6 +99,7 @@ def run(
     )
     warm_up_s = bench.warm_up(source.rollouts)
     manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": warm_up_s, "notes": bench.notes}
+    manifest["template"] = bench.renderer.form.as_dict()
     opened = RunWriter.resume if resume else RunWriter.create
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
@@ -206,6 +207,7 @@ def _conditions(setup: Setup, target: Target) -> Conditions:
         history_mode=replay.history,
         prefix_mode=replay.prefix,
         thinking=setup.renderer.thinking,
+        template_form=setup.renderer.form.bent,
         clock=resolve_mode(measure.clock, target.info.device),
         seed=measure.seed,
         chunk_tokens=replay.chunk_tokens,

@@ -28,6 +28,8 @@ class Conditions:
     history_mode: Literal["recorded", "self"] = "recorded"
     prefix_mode: Literal["kept", "cold"] = "kept"
     thinking: bool | None = None
+    template_form: str | None = None
+    """How messages were bent to the chat template, in words; None: not at all."""
     clock: ClockMode = "host"
     seed: int = 0
     chunk_tokens: int = 512
@@ -96,7 +98,10 @@ def identity(target: str, workload: str, conditions: Conditions, rollout: Rollou
         "turn": state.index,
         "message": state.message,
         "synthetic": rollout.messages[state.message].synthetic,
-        "labels": {key: str(value) for key, value in rollout.labels.items()},
+        "labels": {
+            **{key: str(value) for key, value in rollout.labels.items()},
+            **({"template": conditions.template_form} if conditions.template_form else {}),
+        },
         "target": target,
         "k": conditions.limits.k,
         "temperature": sampling.temperature,
