@@ -96,6 +96,10 @@ def speedup_bars(rows: Iterable[TurnRow]) -> Plot | None:
     )
 
 
+_FAR = 2.0
+"""An interval is drawn up to this many times its value; the numbers hold its ends."""
+
+
 def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> Figure:
     figure, (axes,) = panels(height_in=1.1 + 0.42 * len(found))
     looks = styles(name for name, *_ in found)
@@ -103,14 +107,15 @@ def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
     places = range(len(found))
     axes.set_yticks(places, map(label, names))
     axes.barh(places, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
-    end = max(max(value, interval.high if interval else 0) for _, value, interval, _ in found)
+    most = _FAR * max(1.0, *(value for _, value, *_ in found))  # two rollouts' interval would leave no room for a bar
+    highs = [min(most, max(value, interval.high if interval else 0)) for _, value, interval, _ in found]
+    end = max(highs)
     for place, (_, value, interval, _) in enumerate(found):
         if interval:  # on a rim of the page's colour, so that it shows on any bar
             axes.hlines(place, interval.low, interval.high, color=PAGE["light"], linewidth=4.5)
             axes.hlines(place, interval.low, interval.high, color=INK, linewidth=1.6)
-        right = max(value, interval.high if interval else 0)
         box = {"facecolor": PAGE["light"], "edgecolor": "none", "pad": 1.5}  # the dashed line must not cross a number
-        axes.text(right + 0.02 * end, place, f"{value:.2f}", va="center", color=INK, bbox=box)
+        axes.text(highs[place] + 0.02 * end, place, f"{value:.2f}", va="center", color=INK, bbox=box)
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
     axes.set_xlim(0, max(1.12, 1.12 * end))
     axes.set_xlabel("speed-up over plain decoding (dashed: 1.0, no gain)")
@@ -169,7 +174,8 @@ def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
 
 
 def _drawn(model: SpeedupModel) -> tuple[float, ...]:
-    ends = (model.interval.low, model.interval.high) if model.interval else ()
+    low, high = model.measured / _FAR, model.measured * _FAR
+    ends = (max(low, model.interval.low), min(high, model.interval.high)) if model.interval else ()
     return (model.measured, model.predicted, *ends)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_FAR = 1.5
+"""Bands are drawn up to this many times the lowest and highest τ; the numbers hold their ends."""
 _MANY_POINTS = 24
 """Above this, points are drawn without markers."""
 
@@ -138,6 +140,8 @@ def _draw_points(points: Sequence[TauPoint], x_name: str, log: bool) -> Figure:
     looks = styles(point.drafter for point in points)
     for drafter in dict.fromkeys(point.drafter for point in points):
         _draw_drafter(main, [point for point in points if point.drafter == drafter], looks[drafter])
+    low, high = main.get_ylim()  # the band of two rollouts would leave no room for the lines
+    main.set_ylim(max(low, min(p.tau for p in points) / _FAR), min(high, max(p.tau for p in points) * _FAR))
     _draw_counts(counts, points, log=log)
     main.set_ylabel("τ, tokens per round")
     counts.set_xlabel(x_name)
