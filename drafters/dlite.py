@@ -98,9 +98,9 @@ class DLiteDrafter(Drafter):
         """Run one full block per row, then k steps of the serial head; raises ConfigError if k is beyond the block."""
         if k > self.config.max_tokens:
             raise ConfigError(too_many("dlite", k, self.config.max_tokens))
+        self._pivots.ask(position, "dlite")
         if k == 0:
             return Proposal(ids=anchor.new_empty((len(anchor), 0)))
-        self._pivots.ask(position, "dlite")
         at = position.to(self._text.device).clamp(min=0)
         real = self._group(anchor, at)
         return self._walk(self._states(real, at)[:, :k], real)

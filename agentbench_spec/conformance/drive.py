@@ -1,29 +1,28 @@
 """How the conformance kit drives a drafter: it decides itself what the target "chose", so every outcome is tried.
 
 A drafter cannot tell who chose. Steering the outcome exercises partly rejected blocks, where state goes wrong, even
-for a drafter whose guesses a toy target never accepts. Hidden states are the target's own.
+for a drafter whose guesses a toy target never accepts. Hidden states are the target's own, or a puppet's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentbench_spec.conformance.answers import TOLERANCE, Guess, View, difference
 from agentbench_spec.drafting import Drafter, Proposal, Span
 from agentbench_spec.engine.proposals import checked
-from agentbench_spec.engine.sampling import GREEDY, Sampling
+from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator
 from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, ContractError
 from agentbench_spec.rollouts.render import common_prefix
-from agentbench_spec.testing import row_sampler
 
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""Largest difference between two ways of reaching one state, per target dtype (drafts' probabilities are float32)."""
+__all__ = ["DRAWN", "TOLERANCE", "Broken", "Driver", "Guess", "NotApplicable", "Seat", "View", "difference"]
+
 DRAWN = Sampling(temperature=1.0)
 
 
@@ -33,38 +32,6 @@ class Broken(Exception):
 
 class NotApplicable(Exception):
     """A law says nothing about this drafter; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """One row's valid proposal."""
-
-    ids: list[int]
-    probs: Tensor | None
-    """[len(ids), V], or None for a point mass."""
-
-
-Answer = Guess | str
-"""A guess, or the error with which the drafter refused an anchor it had not been told of."""
-
-
-def difference(ours: Answer, theirs: Answer, tolerance: float) -> str | None:
-    """How two answers differ, in words; None if they agree. Ids drawn from agreeing probabilities may differ where
-    the tolerance is not tight: a draw can fall on either side of a boundary."""
-    if isinstance(ours, str) or isinstance(theirs, str):
-        return None if isinstance(ours, str) and isinstance(theirs, str) else f"got {ours}, expected {theirs}"
-    for i in range(min(len(ours.ids), len(theirs.ids))):
-        if (ours.probs is None) != (theirs.probs is None):
-            return "one proposal has probabilities, the other is a point mass"
-        if ours.probs is not None and theirs.probs is not None:
-            gap = float((ours.probs[i] - theirs.probs[i]).abs().max())
-            if not gap <= tolerance:
-                return f"probabilities of draft {i + 1} differ by {gap:.2g}"
-            if ours.ids[i] != theirs.ids[i] and tolerance > TOLERANCE[torch.float64]:
-                return None
-        if ours.ids[i] != theirs.ids[i]:
-            break
-    return None if ours.ids == theirs.ids else f"proposed {ours.ids}, expected {theirs.ids}"
 
 
 class Seat:
@@ -81,14 +48,21 @@ class Seat:
         self.rejected: list[list[int]] = [[] for _ in range(rows)]
         """First rejected drafts of each row's last round: where traces of them would show."""
         self.calls, self.where = 0, ""
+        self._k: int | None = None
+        self._cuts: dict[int, tuple[int, int]] = {}
         try:
             drafter.open(target.info, rows=rows, capacity=target.capacity)
         except ConfigError as error:
             raise NotApplicable(f"the drafter does not fit target {target.info.name!r}: {error}") from error
 
-    def broken(self, what: str) -> Broken:
-        """`what`, with the place where it happened."""
-        return Broken(f"{self.where or 'at the start'}, call {self.calls}: {what}")
+    def broken(self, what: str, row: int = 0) -> Broken:
+        """`what`, with the place where it happened, the k last asked for, the row's text and its last cut."""
+        known = [] if self._k is None else [f"k {self._k}"]
+        known.append(f"row {row} has {len(self.texts[row])} tokens")
+        if row in self._cuts:
+            before, after = self._cuts[row]
+            known.append(f"last cut from {before} to {after} positions")
+        return Broken(f"{self.where or 'at the start'}, call {self.calls} ({', '.join(known)}): {what}")
 
     def call(self, what: str, act: Callable[[], Any]) -> Any:
         """Make one call of the drafter's interface; an error of the drafter breaks the law at hand."""
@@ -117,6 +91,9 @@ class Seat:
 
     def truncate(self, row: int, length: int) -> None:
         """Cut a row."""
+        held = max(len(self.texts[row]) - 1, 0)
+        if length < held:
+            self._cuts[row] = held, length
         self.call(f"truncate(row {row}, length {length})", lambda: self.drafter.truncate(row, length))
         del self.texts[row][length + 1 :], self._hidden[row][length:]
 
@@ -126,20 +103,23 @@ class Seat:
         anchors = [self.texts[row][-1] if row in live else 0 for row in range(self.rows)]
         return self._ask(anchors, live, k, sampling)
 
-    def probe(self, row: int, anchors: Sequence[int], k: int, sampling: Sampling) -> list[Answer]:
+    def probe(self, row: int, anchors: Sequence[int], k: int, sampling: Sampling) -> View:
         """Ask one row what it would say after each of `anchors`; only its own anchor it must take."""
-        answers: list[Answer] = []
+        answers: View = []
         for token in anchors:
+            own = token == self.texts[row][-1]
+            drawn = "greedy" if sampling is GREEDY else "drawn"
+            asked = f"k {self.asked(k)}, {drawn}, after {'its' if own else 'another'} anchor {token}"
             try:
                 [guess] = [g for g in self._ask([token] * self.rows, [row], k, sampling) if g is not None]
-                answers.append(guess)
+                answers.append((asked, guess))
             except Broken as broken:
-                if token == self.texts[row][-1] or not isinstance(broken.__cause__, ContractError):
+                if own or not isinstance(broken.__cause__, ContractError):
                     raise
-                answers.append(f"refusal of anchor {token}")
+                answers.append((asked, f"refusal of anchor {token}"))
         return answers
 
-    def view(self, row: int, k: int, rejected: Sequence[int] | None = None) -> list[Answer]:
+    def view(self, row: int, k: int, rejected: Sequence[int] | None = None) -> View:
         """What can be seen of a row's state from outside: its proposals after several anchors, greedy and drawn.
 
         rejected: drafts that another seat's row had rejected, to ask the same questions; None: this row's own.
@@ -150,7 +130,7 @@ class Seat:
         anchors = list(dict.fromkeys([*near, *self.texts[row][-4:-1], *spread]))
         drawn = self.probe(row, anchors, k, DRAWN) + self.probe(row, [own], 1, DRAWN)
         # where sums are rounded, a greedy near tie means nothing and the probabilities say more
-        weighted = any(isinstance(answer, Guess) and answer.probs is not None for answer in drawn)
+        weighted = any(isinstance(answer, Guess) and answer.probs is not None for _, answer in drawn)
         rounded = self.target.info.dtype != torch.float64 and weighted
         return drawn if rounded else drawn + self.probe(row, near, k, GREEDY)
 
@@ -183,12 +163,14 @@ class Seat:
 
     def _ask(self, anchors: list[int], live: Sequence[int], k: int, sampling: Sampling) -> list[Guess | None]:
         device = self.target.info.device
-        asked = self.asked(k)
+        asked = self._k = self.asked(k)
         anchor = torch.tensor(anchors, device=device)
         at = [len(self.texts[row]) - 1 if row in live else -1 for row in range(self.rows)]
         position = torch.tensor(at, device=device)
-        sampler = row_sampler(self.target, sampling, "conformance", rows=self.rows)
-        self.drafter.sampler = sampler
+        draws = [
+            generator(device, "conformance") for _ in range(self.rows)
+        ]  # alike, so that a row's place is no matter
+        self.drafter.sampler = RowSampler(sampling, draws)
         what = f"propose(anchor {anchors}, position {at}, k {asked})"
         proposal = self.call(what, lambda: self.drafter.propose(anchor, position, asked))
         try:
@@ -247,18 +229,29 @@ class Driver(Seat):
         for seat in (self, *self.followers):
             seat.truncate(row, length)
 
-    def round(self, k: int, matched: Sequence[int | None]) -> list[Guess | None]:
-        """One round: matched[row] of the drafts are taken (at most as many as there are); None: the row is idle."""
+    def empty(self, row: int) -> None:
+        """Free a row, as an engine does whose request has ended: it has no text until it is filled anew."""
+        self.rewind(row, 0)
+        for seat in (self, *self.followers):
+            seat.texts[row].clear()
+        self.rejected[row] = []
+
+    def round(self, k: int, matched: Sequence[int | None], sampling: Sampling = GREEDY) -> list[Guess | None]:
+        """One round: matched[row] of the drafts are taken (at most as many as there are); None: the row is idle.
+
+        The block is as wide as the engine makes it: no wider than the longest proposal.
+        """
         idle = [row for row, m in enumerate(matched) if m is None or not self.texts[row]]
-        guesses, k = self.propose(k, idle=idle), self.asked(k)
+        guesses = self.propose(k, idle=idle, sampling=sampling)
+        width = max(0 if guess is None else len(guess.ids) for guess in guesses)
         block, after, counts, start = [], [], [], []
         for row, guess in enumerate(guesses):
             text, ids = self.texts[row] or [0], [] if guess is None else guess.ids
             taken = min(matched[row] or 0, len(ids))
             self.rejected[row] = ids[taken:][:2] if guess is not None else self.rejected[row]
             chosen = _invented([*text, *ids[:taken]], not_this=ids[taken] if taken < len(ids) else None)
-            block.append([text[-1], *ids, *[0] * (k - len(ids))])
-            after.append([*ids[:taken], chosen, *[0] * (k - taken)])
+            block.append([text[-1], *ids, *[0] * (width - len(ids))])
+            after.append([*ids[:taken], chosen, *[0] * (width - taken)])
             counts.append(0 if guess is None else taken + 1)
             start.append(self.target.lengths[row])
         self._run(0, start, counts, self._tensor(block), self._tensor(after))

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from agentbench_spec.conformance.bench import (
-    WHOLE,
-    Bench,
-    equals_fresh,
-    garbled,
-    same_answers,
-    same_tensor,
-    same_view,
-    turns,
-)
-from agentbench_spec.conformance.drive import Broken, Driver, Guess, NotApplicable, Seat, difference
+from agentbench_spec.conformance.bench import WHOLE, Bench, equals_fresh, same_answers, same_tensor, same_view, turns
+from agentbench_spec.conformance.drive import Broken, Driver, NotApplicable, Seat
 from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, compare
 from agentbench_spec.engine.target import Target
@@ -74,14 +65,14 @@ def _compare(target: Target, prompt: Sequence[int], ours: Turn, plain: Turn, whe
 def incremental(bench: Bench) -> str:
     """After every turn and every round, state equals that of a fresh drafter which saw the same text at once."""
     compared = 0
-    for chunk in (each for each in bench.chunks_tokens if each > 1):
+    for chunk in bench.chunks_tokens:
         driver = bench.driver()
         for turn in turns(driver, bench.prompts, chunk):
             compared += equals_fresh(bench, driver, 0)
             start = len(driver.texts[0]) - 1
-            for number, matched in enumerate(_outcomes(bench.k, turn)):
-                driver.at(f"chunks of {chunk}, turn {turn}, round {number} (at most {matched} drafts kept)")
-                driver.round(bench.k, [matched])
+            for number, (k, matched) in enumerate(_outcomes(bench.k, turn)):
+                driver.at(f"chunks of {chunk}, turn {turn}, round {number} of k {k} (at most {matched} drafts kept)")
+                driver.round(k, [matched])
                 if chunk != WHOLE or number == 0:
                     compared += equals_fresh(bench, driver, 0)
             if turn % 2:  # an engine that serves goes on from here; a replay throws the measured turn away
@@ -89,15 +80,16 @@ def incremental(bench: Bench) -> str:
     return f"equal in {compared} comparisons"
 
 
-def _outcomes(k: int, turn: int) -> list[int]:
-    """How many drafts each round of a turn keeps: partly, none, all, one."""
-    pattern = [k // 2, 0, k, 1, k - 1, 2]
-    return [max(0, m) for m in (pattern[turn % 3 :] + pattern[: turn % 3])[:3]]
+def _outcomes(k: int, turn: int) -> list[tuple[int, int]]:
+    """(k, how many drafts are kept) of each round of a turn: partly, nobody drafted, none, all, one."""
+    pattern = [(k, k // 2), (0, 0), (k, 0), (k, k), (k, 1), (1, 1), (k, k - 1), (0, 0), (k, 2)]
+    at = 2 * turn % len(pattern)
+    return (pattern[at:] + pattern[:at])[:4]
 
 
 def no_trace(bench: Bench) -> str:
     """`propose` leaves no trace: asked again, after other questions, it answers the same and holds no more memory."""
-    driver, asked = bench.driver(), 0
+    driver, asked = bench.rehearsal(), 0
     for turn in turns(driver, bench.prompts[:2], bench.chunks_tokens[-1]):
         for matched in (1, 0, bench.k):
             driver.round(bench.k, [matched])
@@ -112,86 +104,6 @@ def no_trace(bench: Bench) -> str:
             for name, tensor in driver.snapshot(0).items():
                 same_tensor(driver, name, tensor, kept.get(name), 0.0)
     return f"{asked} questions asked twice"
-
-
-def rows_independent(bench: Bench) -> str:
-    """Rows do not know of each other: four ragged rows say what four single runs say; idle rows stay as they are."""
-    together = bench.driver(rows=4)
-    prompts = [bench.prompts[i % len(bench.prompts)][i:] for i in range(4)]
-    for row, prompt in enumerate(prompts):
-        together.at(f"row {row}, prefill")
-        together.prefill(row, prompt, 7)
-    k = bench.k
-    plan: list[list[int | None]] = [[0, 2, None, k], [1, None, k, 0], [k, 1, 3, None], [2, k, 0, 1], [None, 0, 1, 2]]
-    said: list[list[Guess | None]] = [[] for _ in prompts]
-    for number, matched in enumerate(plan):
-        together.at(f"batch of 4, round {number}")
-        idle = matched.index(None) if None in matched else None
-        before = None if idle is None else together.view(idle, k)
-        for row, guess in enumerate(together.round(k, matched)):
-            said[row].append(guess)
-        if idle is not None and before is not None:
-            same_answers(together, idle, together.view(idle, k), before, bench.tolerance, "as it did before idling")
-    for row, prompt in enumerate(prompts):
-        _alone(bench, prompt, row, [matched[row] for matched in plan], said[row])
-    return f"{len(plan)} rounds of 4 rows"
-
-
-def _alone(bench: Bench, prompt: Sequence[int], row: int, plan: Sequence[int | None], said: list[Guess | None]) -> None:
-    driver = bench.driver()
-    driver.prefill(0, prompt, 7)
-    for number, (matched, in_batch) in enumerate(zip(plan, said, strict=True)):
-        if matched is None or in_batch is None:
-            continue
-        driver.at(f"row {row} run alone, round {number}")
-        [guess] = driver.round(bench.k, [matched])
-        if guess is not None and (broken := difference(in_batch, guess, bench.tolerance)):
-            raise driver.broken(f"in a batch of 4, row {row}: {broken}, as it does alone")
-
-
-def padding_ignored(bench: Bench) -> str:
-    """Whatever stands beyond `count` changes nothing, and a count of 0 leaves a row alone."""
-    target = bench.target_of(2)
-    noisy = Seat(bench.make(), target, 2, alter=garbled(target.info.vocab_size))
-    driver = bench.driver(rows=2, followers=[noisy])
-    for row in range(2):
-        driver.at(f"row {row}, prefill with garbage beyond count")
-        driver.prefill(row, bench.prompts[row], 7)
-        same_view(driver, row, noisy, row, bench, "as it does with garbage beyond count")
-    plan: list[list[int | None]] = [[1, None], [0, 2], [None, 0], [bench.k, 1]]
-    for number, matched in enumerate(plan):
-        driver.at(f"round {number}, kept {matched}")
-        driver.round(bench.k, matched)
-        for row in range(2):
-            same_view(driver, row, noisy, row, bench, "as it does with garbage beyond count")
-    return f"{len(plan)} rounds with garbage beyond count"
-
-
-def truncate_honoured(bench: Bench) -> str:
-    """After a cut and new text, state equals fresh; after a cut to the turn's start, proposals are what they were."""
-    driver, chunk = bench.driver(), bench.chunks_tokens[-1]
-    prompt = bench.prompts[-1]
-    for length in (len(prompt) - 1, len(prompt) // 2, 8, 1, 0):
-        driver.at(f"prefill before the cut to {length}")
-        driver.prefill(0, prompt, chunk)
-        _back_to_start(bench, driver)
-        driver.at(f"cut to {length}")
-        changed = (prompt[length] + 1) % driver.target.info.vocab_size
-        driver.prefill(0, [*prompt[:length], changed, *prompt[: length // 2 + 3]], chunk)
-        equals_fresh(bench, driver, 0)
-    return "5 rewrites of history, 5 continuations thrown away"
-
-
-def _back_to_start(bench: Bench, driver: Driver) -> None:
-    """Run a few rounds and throw them away, as a measured turn is; a cut that cuts nothing must do nothing, too."""
-    start, before = len(driver.texts[0]) - 1, driver.view(0, bench.k, ())
-    driver.truncate(0, start)
-    same_answers(driver, 0, driver.view(0, bench.k, ()), before, bench.tolerance, "as before a cut at the text's end")
-    for matched in (1, bench.k, 0):
-        driver.round(bench.k, [matched])
-    driver.rewind(0, start)
-    like = "as before the rounds that truncate threw away"
-    same_answers(driver, 0, driver.view(0, bench.k, ()), before, bench.tolerance, like)
 
 
 def parity(bench: Bench) -> str:
@@ -228,7 +140,7 @@ def acceptance_floor(bench: Bench) -> str:
 
 def honest_spec(bench: Bench) -> str:
     """The drafter keeps to its own spec: block length, layers, and memory that grows only if it says so."""
-    driver = bench.driver()
+    driver = bench.rehearsal()
     spec = driver.drafter.spec
     _layers_make_sense(driver)
     held = []
