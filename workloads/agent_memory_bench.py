@@ -138,4 +138,5 @@ def _made(
 
 def _name(row: Row) -> str:
     place = row.data.name_of(row.file).rpartition(".")[0]
-    return f"{NAME}/{place}" + (f"/{row.number}" if row.value.get("index") is None else "")
+    own = row.value.get("id") if isinstance(row.value.get("id"), str) else row.number
+    return f"{NAME}/{place}" + (f"/{own}" if row.value.get("index") is None else "")

@@ -167,8 +167,7 @@ class RowWorkload:
 
     def _rows(self, *, quiet: bool = False) -> Iterator[Row]:
         for file in self.data.files:
-            for found in data_rows(file):
-                row = _checked(self.data, found)
+            for row in (_checked(self.data, one) for found in data_rows(file) for one in _opened(found)):
                 if isinstance(row, Row):
                     yield row
                 elif not quiet:
@@ -187,6 +186,11 @@ class RowWorkload:
         if not self._lenient:
             raise ConfigError(f"{bad} (lenient=true leaves such rows out and lists them)")
         self.bad_lines.append(bad)
+
+
+def _opened(found: importing.Row | BadLine) -> Iterator[importing.Row | BadLine]:
+    """The rows of a document that holds several, each a list of messages under its name."""
+    return iter([found]) if isinstance(found, BadLine) else importing.named_lists(found)
 
 
 def _checked(data: Data, found: importing.Row | BadLine) -> Row | BadLine:

@@ -68,6 +68,16 @@ def test_older_outputs_and_demonstrations(tmp_path: Path) -> None:
     assert len(made["alfworld"].decode_points()) == 1
 
 
+def test_demonstrations_under_names_of_their_own(tmp_path: Path) -> None:
+    """Fails if a file of alfworld/prompts, which holds a demonstration under each name, is refused or joined."""
+    task, acted = {"role": "user", "content": "Put a mug on the shelf."}, {"role": "agent", "content": "I look."}
+    demos = {"react_put_0": [task, acted], "react_put_1": [task, acted, task, acted]}
+    write(tmp_path / "alfworld" / "prompts" / "alfworld_react.json", demos)
+    rollouts = list(load_workload("agent_memory_bench", data=tmp_path).rollouts(limit=20))
+    assert {r.id.rpartition("/")[2]: len(r.messages) for r in rollouts} == {"react_put_0": 2, "react_put_1": 4}
+    assert {r.labels["category"] for r in rollouts} == {"alfworld"}
+
+
 TABLE = {
     "table_name": "Team Information",
     "table_info": {

@@ -3,6 +3,7 @@
 `import_rollouts` reads files and folders, `convert_row` one row, `read_rows` the rows of one file.
 """
 
+from agentbench_spec.rollouts.importing.expansion import named_lists
 from agentbench_spec.rollouts.importing.formats import FORMATS, convert_row, instance_of
 from agentbench_spec.rollouts.importing.importer import TraceImport, import_rollouts
 from agentbench_spec.rollouts.importing.notes import RowFault
@@ -19,6 +20,7 @@ __all__ = [
     "convert_row",
     "import_rollouts",
     "instance_of",
+    "named_lists",
     "only_tables",
     "read_rows",
     "table_row",

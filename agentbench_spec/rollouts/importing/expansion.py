@@ -14,7 +14,7 @@ from agentbench_spec.rollouts.importing.shapes import is_claude_line, is_message
 from agentbench_spec.rollouts.importing.trace_row import Row
 from agentbench_spec.rollouts.importing.words import word_keys
 
-__all__ = ["expanded"]
+__all__ = ["expanded", "named_lists"]
 
 
 def expanded(rows: Iterable[Row | BadLine]) -> Iterator[Row | BadLine]:
@@ -32,14 +32,22 @@ def _inner_rows(row: Row) -> Iterator[Row]:
             yield Row(row.path, number, part, alone=len(parts) == 1, member=row.member, repairs=list(row.repairs))
     elif row.alone and (key := _container_key(row.value)):
         yield from _listed(row, key)
-    elif row.alone and _is_named_lists(row.value):
-        for key, messages in row.value.items():
-            if is_message_list(messages):
-                note = f"the rollout stood under {key!r} in a larger document"
-                value = {"id": str(key), "messages": messages}
-                yield Row(row.path, row.number, value, member=row.member, repairs=[*row.repairs, note])
     else:
+        yield from named_lists(row)
+
+
+def named_lists(row: Row) -> Iterator[Row]:
+    """The rollouts of a document {name: [messages], ...}; any other row comes back as it is."""
+    if not (row.alone and _is_named_lists(row.value)):
         yield row
+        return
+    rest = word_keys({key: value for key, value in row.value.items() if not is_message_list(value)})
+    more = f"; its other members were left out: {', '.join(rest)}" if rest else ""
+    lists = ((str(key), value) for key, value in row.value.items() if is_message_list(value))
+    for number, (key, messages) in enumerate(lists, 1):
+        note = f"the rollout stood under {key!r} in a larger document{more}"
+        value = {"id": key, "messages": messages}
+        yield Row(row.path, number, value, member=row.member, repairs=[*row.repairs, note])
 
 
 def _listed(row: Row, key: str) -> Iterator[Row]:
