@@ -12,6 +12,8 @@ from agentbench_spec.rollout import Rollout, parse_rollout
 from agentbench_spec.rollouts.importing.agents.atif import atif
 from agentbench_spec.rollouts.importing.agents.claude_code import claude_code
 from agentbench_spec.rollouts.importing.agents.codex import codex
+from agentbench_spec.rollouts.importing.agents.openhands import openhands
+from agentbench_spec.rollouts.importing.agents.sweagent import swe_agent
 from agentbench_spec.rollouts.importing.chat import inspect_ai, mini_swe_agent, nebius, openai_chat, sharegpt, turns
 from agentbench_spec.rollouts.importing.completions import llm_completions
 from agentbench_spec.rollouts.importing.detect import detect
@@ -19,8 +21,6 @@ from agentbench_spec.rollouts.importing.draft import Draft, labels_of
 from agentbench_spec.rollouts.importing.exchanges.folding import requests
 from agentbench_spec.rollouts.importing.jsontext import jsonable, without_nulls, without_surrogates
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault
-from agentbench_spec.rollouts.importing.openhands import openhands
-from agentbench_spec.rollouts.importing.sweagent import swe_agent
 
 __all__ = ["FORMATS", "check_format", "convert_row", "instance_of"]
 

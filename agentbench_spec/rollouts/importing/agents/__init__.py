@@ -1,1 +1,1 @@
-"""Session files of agents and harnesses, each a module: Claude Code, Codex, ATIF."""
+"""Session files of agents and harnesses, each a module: SWE-agent, OpenHands, Claude Code, Codex, ATIF."""
