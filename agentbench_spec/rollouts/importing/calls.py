@@ -7,8 +7,8 @@ from typing import Any
 
 from agentbench_spec.messages import ToolCall
 from agentbench_spec.rollouts.importing.jsontext import embedded_json, jsonable, loads
+from agentbench_spec.rollouts.importing.lost_words import is_left_out_kind, word_keys
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
-from agentbench_spec.rollouts.importing.words import is_left_out_kind, word_keys
 
 __all__ = ["CALL_KEYS", "RAW_ARGUMENTS", "call_id_of", "call_of", "calls_of", "tools_of"]
 

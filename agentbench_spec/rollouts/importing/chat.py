@@ -10,9 +10,9 @@ from agentbench_spec.messages import Message
 from agentbench_spec.rollouts.importing.calls import call_of
 from agentbench_spec.rollouts.importing.draft import Draft, items_of
 from agentbench_spec.rollouts.importing.jsontext import embedded_json
+from agentbench_spec.rollouts.importing.lost_words import is_system_key
 from agentbench_spec.rollouts.importing.notes import RowFault, short
 from agentbench_spec.rollouts.importing.shapes import is_message_list
-from agentbench_spec.rollouts.importing.words import is_system_key
 
 __all__ = ["inspect_ai", "mini_swe_agent", "nebius", "openai_chat", "sharegpt", "turns"]
 

@@ -11,8 +11,8 @@ from typing import Any
 from agentbench_spec.messages import ToolCall
 from agentbench_spec.rollouts.importing.calls import call_id_of, call_of
 from agentbench_spec.rollouts.importing.jsontext import jsonable
+from agentbench_spec.rollouts.importing.lost_words import holds_words, word_keys
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
-from agentbench_spec.rollouts.importing.words import holds_words, word_keys
 
 __all__ = ["Parts", "Result", "content_parts", "note_control_tokens"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.importing.agents.atif import is_atif
-from agentbench_spec.rollouts.importing.exchanges.exchange import is_exchange
 from agentbench_spec.rollouts.importing.exchanges.folding import FOLDED
-from agentbench_spec.rollouts.importing.exchanges.spans import holds_spans
+from agentbench_spec.rollouts.importing.exchanges.model_call import is_exchange
+from agentbench_spec.rollouts.importing.exchanges.telemetry import holds_spans
 from agentbench_spec.rollouts.importing.notes import RowFault
 from agentbench_spec.rollouts.importing.packed.likeness import looks_like
 from agentbench_spec.rollouts.importing.responses import is_response_item

@@ -12,12 +12,12 @@ from agentbench_spec.messages import Message, View, view_fault
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.importing.calls import tools_of
 from agentbench_spec.rollouts.importing.jsontext import embedded_json, jsonable
+from agentbench_spec.rollouts.importing.lost_words import lost_words
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
 from agentbench_spec.rollouts.importing.pairing import pair
 from agentbench_spec.rollouts.importing.prompts import PromptLog
 from agentbench_spec.rollouts.importing.raw_messages import messages_of, text_of
 from agentbench_spec.rollouts.importing.responses import joined_items
-from agentbench_spec.rollouts.importing.words import lost_words
 
 __all__ = ["Contexts", "Draft", "items_of", "labels_of"]
 

@@ -9,10 +9,10 @@ from agentbench_spec.jsonl import BadLine
 from agentbench_spec.rollouts.importing.agents.claude_code import split_sessions
 from agentbench_spec.rollouts.importing.detect import UnknownFormat, detect
 from agentbench_spec.rollouts.importing.exchanges.folding import folded_rows
-from agentbench_spec.rollouts.importing.exchanges.spans import holds_spans, request_rows
+from agentbench_spec.rollouts.importing.exchanges.telemetry import holds_spans, request_rows
+from agentbench_spec.rollouts.importing.lost_words import word_keys
 from agentbench_spec.rollouts.importing.shapes import is_claude_line, is_message_list
 from agentbench_spec.rollouts.importing.trace_row import Row
-from agentbench_spec.rollouts.importing.words import word_keys
 
 __all__ = ["expanded", "named_lists"]
 

@@ -32,6 +32,7 @@ from agentbench_spec.rollouts.importing.trace_row import Row
 __all__ = ["TraceImport", "import_rollouts"]
 
 _COMPLETIONS = "llm_completions"
+_HELD_ROWS = 1000
 
 
 def import_rollouts(
@@ -70,6 +71,8 @@ class TraceImport:
     """Folders of logged calls that a row has used."""
     _unknown: list[BadLine] = field(default_factory=list)
     """Rows of the file at hand whose format is not known, until a good one or the end of the file."""
+    _unknown_rows: int = 0
+    """How many they are; no more than a thousand are held."""
 
     def rollouts(self) -> Iterator[Rollout]:
         """Each rollout, with an id that no other has.
@@ -127,13 +130,16 @@ class TraceImport:
 
     def _tell_unknown(self, *, each: bool) -> None:
         """Tell of the rows of a file whose format is not known: each, or all in one line if it has no others."""
-        held, self._unknown = self._unknown, []
-        if each or len(held) < 2:
-            for bad in held:
-                self._refuse(bad)
-        else:
-            reason = f"{held[0].reason}; so are all {len(held):,} rows of the file"
-            self._refuse(replace(held[0], reason=reason))
+        held, rows, self._unknown, self._unknown_rows = self._unknown, self._unknown_rows, [], 0
+        if rows > len(held) or (rows > 1 and not each):
+            more = (
+                f"the same holds for {rows - 1:,} more rows"
+                if each
+                else f"the same holds for all {rows:,} rows of the file"
+            )
+            held = [replace(held[0], reason=f"{held[0].reason}; {more}")]
+        for bad in held:
+            self._refuse(bad)
 
     def _of_folder(self, root: Path, folder: Path) -> Iterator[Rollout]:
         row = Row(folder, 1, {"instance_id": folder.name}, alone=True)
@@ -179,7 +185,9 @@ class TraceImport:
                 clean=True,
             )
         except UnknownFormat as fault:
-            self._unknown.append(BadLine(place_of(row), row.number, fault.field, fault.reason))
+            self._unknown_rows += 1
+            if len(self._unknown) < _HELD_ROWS:
+                self._unknown.append(BadLine(place_of(row), row.number, fault.field, fault.reason))
             if self.on_bad is None:
                 self._tell_unknown(each=True)
             return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.rollouts.importing.words import strings_of
+from agentbench_spec.rollouts.importing.lost_words import strings_of
 
 __all__ = ["Notes", "RowFault", "short"]
 

@@ -10,8 +10,8 @@ from agentbench_spec.messages import Message
 from agentbench_spec.rollouts.importing.calls import CALL_KEYS, call_id_of, calls_of
 from agentbench_spec.rollouts.importing.content import Parts, content_parts, note_control_tokens
 from agentbench_spec.rollouts.importing.jsontext import jsonable
+from agentbench_spec.rollouts.importing.lost_words import word_keys
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
-from agentbench_spec.rollouts.importing.words import word_keys
 from agentbench_spec.rollouts.importing.wrapped import unwrapped
 
 __all__ = ["ROLES", "Role", "messages_of", "role_of", "text_of"]

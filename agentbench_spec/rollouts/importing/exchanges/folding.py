@@ -15,8 +15,8 @@ from typing import Any
 from agentbench_spec.jsonl import BadLine
 from agentbench_spec.messages import Message
 from agentbench_spec.rollouts.importing.draft import Draft
-from agentbench_spec.rollouts.importing.exchanges.exchange import Exchange, exchange_of, reply_items, system_of
-from agentbench_spec.rollouts.importing.exchanges.spans import holds_spans, request_rows
+from agentbench_spec.rollouts.importing.exchanges.model_call import Exchange, exchange_of, reply_items, system_of
+from agentbench_spec.rollouts.importing.exchanges.telemetry import holds_spans, request_rows
 from agentbench_spec.rollouts.importing.notes import RowFault, short
 from agentbench_spec.rollouts.importing.prompts import PromptLog
 from agentbench_spec.rollouts.importing.raw_messages import text_of

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentbench_spec.rollouts.importing.lost_words import is_system_key
 from agentbench_spec.rollouts.importing.shapes import is_message_list
-from agentbench_spec.rollouts.importing.words import is_system_key
 
 __all__ = ["SESSION_KEYS", "Exchange", "exchange_of", "is_exchange", "reply_items", "system_of"]
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentbench_spec.rollouts.importing.lost_words import is_left_out_kind, word_keys
 from agentbench_spec.rollouts.importing.trace_row import Row
-from agentbench_spec.rollouts.importing.words import is_left_out_kind, word_keys
 
 __all__ = ["holds_spans", "request_rows"]
 
