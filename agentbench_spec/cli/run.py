@@ -45,6 +45,9 @@ def run(
     mode: Annotated[str | None, typer.Option(help="generate, or forced (the record is emitted).")] = None,
     history: Annotated[str | None, typer.Option(help="recorded, or self (the target's own words).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
+    aa: Annotated[
+        bool | None, typer.Option("--aa", help="Decode with a second plain drafter, too: 1.00 or noise.")
+    ] = None,
     device: flags.Device = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
     backend: flags.Backend = None,
@@ -75,6 +78,7 @@ def run(
         "replay.history": history,
         "replay.max_turns": max_turns,
         "measure.seed": seed,
+        "measure.aa": aa,
         "backend": check_backend(backend, base_url, launch),
         "sglang.base_urls": flags.urls(base_url) or None,
         "sglang.launch": launch,
@@ -110,6 +114,8 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
     wanted = settings.workload
     check_workload(wanted.name, wanted.options, lenient=wanted.lenient)
     if settings.backend == "sglang":
+        if settings.measure.aa:
+            raise ConfigError("measure.aa (--aa) needs our own engine: a server decodes each turn once; leave it out")
         check_servers(settings)
     else:
         check_drafters(settings.drafters)

@@ -54,6 +54,7 @@ class _Card(_Part):
     kv_bytes_per_token: float | None = None
     read_bytes_per_s: float | None = None
     phase_cost_s: float | None = None
+    taps_cost: float | None = None
     floor_s: float | None = None
 
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentbench_spec.results import costs, metrics
+from agentbench_spec.results.clock_checks import clock_warnings
 from agentbench_spec.results.intervals import Interval, speedup_interval, spread_text, tau_interval
-from agentbench_spec.results.metrics import BASELINE, Losslessness, Mean
+from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
 
 
@@ -47,6 +48,8 @@ class DrafterSummary:
     draft_kv_share: float | None
     state_bytes_max: int | None
     state_bytes_per_token: float | None
+    disturbed_turns: int
+    """Of the counted turns, those whose clocks weigh nothing: something else disturbed them in every attempt."""
     losslessness: Losslessness
     """Over all turns with status ok, loops included."""
     acceptance_by_position: list[tuple[float, float | None]]
@@ -70,13 +73,16 @@ def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> S
         _summarise_drafter(rows, own, include_degenerate=include_degenerate)
         for own in metrics.by_drafter(rows).values()
     ]
-    return Summary(drafters, metrics.warnings(rows, include_degenerate=include_degenerate))
+    warnings = [*metrics.warnings(rows, include_degenerate=include_degenerate), *clock_warnings(rows)]
+    return Summary(drafters, warnings)
 
 
 def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool) -> DrafterSummary:
     drafter = own[0].drafter
     kept = metrics.counted(own, include_degenerate=include_degenerate)
-    pairs = costs.paired(rows, drafter, include_degenerate=include_degenerate)
+    pairs, as_timed = (
+        costs.paired(rows, drafter, include_degenerate=include_degenerate, as_timed=plain) for plain in (False, True)
+    )
     return DrafterSummary(
         drafter=drafter,
         k=own[0].k,
@@ -91,15 +97,16 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
         tau_raw=metrics.tau_raw(kept),
         tau_raw_interval=tau_interval(kept, raw=True),
         tau_raw_macro_interval=tau_interval(kept, raw=True, macro=True),
-        speedup=costs.speedup(pairs),
+        speedup=costs.speedup(pairs, as_timed),
         speedup_interval=None if drafter == BASELINE else speedup_interval(pairs),
         speedup_macro_interval=None if drafter == BASELINE else speedup_interval(pairs, macro=True),
         speedup_e2e_interval=None if drafter == BASELINE else speedup_interval(pairs, e2e=True),
         decode_s_per_token=costs.decode_s_per_token(kept),
-        draft_share=costs.draft_share(kept),
-        draft_kv_share=costs.draft_kv_share(kept),
+        draft_share=None if drafter in (BASELINE, AGAIN) else costs.draft_share(kept),
+        draft_kv_share=None if drafter in (BASELINE, AGAIN) else costs.draft_kv_share(kept),
         state_bytes_max=costs.state_bytes_max(kept),
         state_bytes_per_token=costs.state_bytes_per_token(kept),
+        disturbed_turns=sum(bool(row.disturbed) for row in kept),
         losslessness=metrics.losslessness(row for row in own if row.status == "ok"),
         acceptance_by_position=metrics.acceptance_by_position(kept),
         accepted_histogram=metrics.accepted_histogram(kept),
@@ -175,6 +182,8 @@ def _shared(notes: Iterable[tuple[str, str]]) -> list[str]:
 def _drafter_notes(own: DrafterSummary) -> Iterator[str]:
     for reason, count in own.left_out.items():
         yield f"{_count(count, 'turn')} left out: {reason}"
+    if own.disturbed_turns:
+        yield f"clocks of {_count(own.disturbed_turns, 'turn')} left out: disturbed in every attempt"
     if own.zero_round_turns:
         yield f"{_count(own.zero_round_turns, 'turn')} ended on the prefill token, without a τ"
     if own.degenerate_turns and "degenerate" not in own.left_out:

@@ -246,6 +246,8 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
 def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
     for reason, count in metrics.left_out(own).items():
         yield f"{count} of {len(own)} turns left out: {reason}"
+    if disturbed := sum(bool(row.disturbed) for row in metrics.counted(own)):
+        yield f"clocks of {disturbed} turns left out: disturbed in every attempt"
     if empty := sum(row.rounds == 0 for row in metrics.counted(own)):
         yield f"{empty} turns ended on the prefill token, without a τ"
     if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agentbench_spec.errors import NotFinite
 from agentbench_spec.results.metrics import BASELINE
@@ -11,9 +11,9 @@ from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary
 
 
-def measured(rows: Iterable[TurnRow]) -> bool:
-    """True if at least one turn was decoded."""
-    return any(row.status == "ok" for row in rows)
+def measured(summary: Summary) -> bool:
+    """True if at least one turn counts in a figure: it was decoded, had a round, and was not left out."""
+    return any(own.turns > own.zero_round_turns for own in summary.drafters)
 
 
 def failed_drafters(rows: Iterable[TurnRow]) -> list[str]:
@@ -47,7 +47,7 @@ def faults(rows: Iterable[TurnRow], summary: Summary) -> list[str]:
     """Why a run is void, or a drafter of it failed; empty: neither."""
     rows = list(rows)
     void = void_because(rows, summary)
-    return void if not measured(rows) else void + [f"{name}: {_NOT_ONE}" for name in failed_drafters(rows)]
+    return void if not measured(summary) else void + [f"{name}: {_NOT_ONE}" for name in failed_drafters(rows)]
 
 
 _NOT_ONE = "not one turn could be decoded"
@@ -60,7 +60,13 @@ def void_because(rows: Iterable[TurnRow], summary: Summary) -> list[str]:
         ["a greedy output differs from plain decoding by more than a near tie"] if lossless(summary) is False else []
     )
     found += [] if (where := not_finite(rows)) is None else [where]
-    return found + ([] if measured(rows) else [_NOT_ONE])
+    return found + ([] if measured(summary) else [_nothing(rows)])
+
+
+def _nothing(rows: Sequence[TurnRow]) -> str:
+    if not any(row.status == "ok" for row in rows):
+        return _NOT_ONE
+    return "nothing was measured: every turn that was decoded is a repetition loop, or ended on its first token"
 
 
 def not_finite(rows: Iterable[TurnRow]) -> str | None:

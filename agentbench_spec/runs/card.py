@@ -6,13 +6,15 @@ this floor is worth little.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from agentbench_spec.results.clock_checks import clock_lines
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steadied
 
 if TYPE_CHECKING:  # readers of a card need no torch
     from agentbench_spec.engine.target import Target
@@ -32,6 +34,8 @@ class Card:
     """Measured sequential read of device memory."""
     phase_cost_s: float
     """What the attribution clock costs the host per phase."""
+    taps_cost: float | None = None
+    """Part by which the shared prefill is longer for the hidden states that drafters take; None: none takes any."""
 
     @property
     def floor_s(self) -> float:
@@ -42,7 +46,7 @@ class Card:
         """Plain values, for the manifest."""
         return {**asdict(self), "floor_s": self.floor_s}
 
-    def lines(self, rows: Iterable[TurnRow]) -> list[str]:
+    def lines(self, rows: Sequence[TurnRow]) -> list[str]:
         """The card in words: two lines known before the run, and the baseline's step once one was timed."""
         step_s = baseline_step_s(rows)
         lines = [
@@ -54,12 +58,21 @@ class Card:
         if step_s is not None:
             share = self.floor_s / step_s
             lines.append(f"the baseline took {1e3 * step_s:.3g} ms a step: {share:.1%} of the speed the memory allows")
-        return lines
+        if step_s is not None and self.taps_cost is not None:
+            lines.append(
+                f"hidden states for the drafters make the shared prefill {self.taps_cost:+.1%} longer; end to end, the "
+                "baseline is charged for them, too"
+            )
+        return lines + (clock_lines(rows) if rows else [])
 
 
-def measure_card(target: Target) -> Card:
-    """Measure the machine under `target`; takes one to two seconds."""
+def measure_card(target: Target, taps: Collection[int] = ()) -> Card:
+    """Measure the machine under `target`; takes one to two seconds.
+
+    taps: layers whose hidden states the prefill keeps for drafters.
+    """
     from agentbench_spec.engine.timing import phase_cost_s
+    from agentbench_spec.runs.taps import taps_cost
 
     info = target.info
     return Card(
@@ -70,6 +83,7 @@ def measure_card(target: Target) -> Card:
         kv_bytes_per_token=target.cache.bytes_per_token,
         read_bytes_per_s=_read_bytes_per_s(str(info.device)),
         phase_cost_s=phase_cost_s(info.device),
+        taps_cost=taps_cost(target, taps) if taps else None,
     )
 
 
@@ -85,7 +99,8 @@ def _size(count_bytes: int) -> str:
 
 
 def baseline_step_s(rows: Iterable[TurnRow]) -> float | None:
-    """Mean wall seconds of one plain decode step; None if no baseline turn was timed."""
-    timed = [row for row in rows if row.drafter == BASELINE and row.decode_s is not None and row.rounds]
+    """Mean wall seconds of one plain decode step, from steady seconds; None if no baseline turn was timed."""
+    plain = steadied([row for row in rows if row.drafter == BASELINE])
+    timed = [row for row in plain if row.decode_s is not None and row.rounds]
     rounds = sum(row.rounds or 0 for row in timed)
     return sum(row.decode_s or 0.0 for row in timed) / rounds if rounds else None

@@ -55,8 +55,8 @@ class Finished:
 
     @property
     def measured(self) -> bool:
-        """False if not one turn was decoded: there is nothing to read in the run."""
-        return measured(self.rows)
+        """False if not one turn counts: there is nothing to read in the run."""
+        return measured(self.summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def run(
     refuse_early(folder, settings, resume=resume)
     source = read_source(config, tell=tell, bar=bar)
     bench = Bench.open(config, tell, workload=source.name)
-    card = measure_card(bench.target)
+    card = measure_card(bench.target, {layer for d in bench.drafters.values() for layer in d.spec.hidden_layers})
     for line in card.lines(()):
         tell(line)
     manifest = make_manifest(

@@ -75,11 +75,15 @@ class ServedReplayer:
         """Told each answer with its row, by the thread that asked."""
 
     def replay(self, rollout: Rollout) -> list[TurnRow]:
-        """The rows of all turns; a failed turn is the last. Raises ServerGone if the server died, or Unauthorised."""
+        """The rows of all turns; those after a failed one say so. Raises ServerGone if it died, or Unauthorised."""
         walk, rows = _Walk(rollout), []
+        ended: TurnRow | None = None
         for turn, message in enumerate(rollout.decode_points()[: self.served.max_turns]):
             row = blank_row(self.served, self.server, rollout, turn, message)
             rows.append(row)
+            if ended is not None:
+                row.status, row.error = "not_reached", f"turn {ended.turn} ended the rollout: {ended.error}"
+                continue
             try:
                 self._turn(walk, row, rollout, message)
             except RequestFailed as error:
@@ -91,7 +95,7 @@ class ServedReplayer:
             except Exception as error:  # one bad rollout never ends a run
                 row.status, row.error = "error", describe(error)
             if row.status == "error":
-                break
+                ended = row
         return rows
 
     def _turn(self, walk: _Walk, row: TurnRow, rollout: Rollout, message: int) -> None:

@@ -103,13 +103,14 @@ def test_urls_of_one_kind_share_the_rollouts(model: Path, rollouts: Path, tmp_pa
 def test_one_bad_answer_is_one_row_that_says_why(
     model: Path, rollouts: Path, tmp_path: Path, fault: str, status: str, why: str
 ) -> None:
-    """The fault hits the second turn of the second rollout; the other rollouts are whole and the row has no tau."""
+    """The fault hits the second of the second rollout's three turns; the others are whole, and no total is short."""
     with FakeServer(Behaviour(dict(EAGLE3), faults={4: fault})) as spec:
         done = served(settings(model, rollouts, spec.base_url), tmp_path / "run")
     bad = [row for row in done.rows if row.status != "ok"]
-    assert [(row.rollout, row.turn, row.status) for row in bad] == [(done.rows[4].rollout, 1, status)]
-    assert why in (bad[0].error or "") and done.summary.drafters[0].left_out == {status: 1}
-    assert len(done.rows) == (11 if status == "error" else 12)
+    left = [(1, status), *([(2, "not_reached")] if status == "error" else [])]
+    assert [(row.rollout, row.turn, row.status) for row in bad] == [(done.rows[4].rollout, *each) for each in left]
+    assert why in (bad[0].error or "") and done.summary.drafters[0].left_out == {kind: 1 for _, kind in left}
+    assert len(done.rows) == 12
     assert status == "retracted" or bad[0].tau is None
 
 
