@@ -97,8 +97,12 @@ def _make(table: str, request: Request, out: Path | None) -> None:
         print_sheet(sheet(found))
     say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
     last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
-    if any("NOT LOSSLESS" in note for found in done.tables for note in found.notes):
+    notes = [note for found in done.tables for note in found.notes]
+    if any("NOT LOSSLESS" in note for note in notes):
         say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
+    if void := next((note for note in notes if "VOID: " in note), None):
+        say(void.partition("VOID: ")[2], "red", "void: ")
+    if void or any("NOT LOSSLESS" in note for note in notes):
         raise typer.Exit(1)
 
 

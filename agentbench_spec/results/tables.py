@@ -32,6 +32,7 @@ from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.metrics import BASELINE, Mean
 from agentbench_spec.results.paper import DRAFTERS, METRICS, Published, TableName, Verdict, published, verdict
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.verdict import not_finite
 
 NAMES = {
     "speedup": "speed-up",
@@ -252,6 +253,8 @@ def _drafter_notes(own: Sequence[TurnRow]) -> Iterator[str]:
         yield f"{empty} turns ended on the prefill token, without a τ"
     if errors := metrics.losslessness(row for row in own if row.status == "ok").errors:
         yield f"NOT LOSSLESS: {errors} turns differ from the baseline beyond a near tie"
+    if found := not_finite(own):
+        yield f"VOID: {found}"
 
 
 def _standin_note(columns: Sequence[Column]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
 from agentbench_spec.engine.verify import sound
 from agentbench_spec.errors import MeasurementError, NotFinite
+from agentbench_spec.results.tables import column_notes
 from agentbench_spec.results.verdict import not_finite
 from agentbench_spec.serving.server_rows import fill_answer
 from agentbench_spec.serving.servers import Server as SGLang
@@ -198,6 +199,15 @@ def test_a_baseline_without_a_choice_voids_the_run(poisoned: Path, mode: str) ->
     assert {row.drafter for row in bad} == {"none", "ngram"}
     assert all(row.status == "error" and "logits are not finite at position" in str(row.error) for row in bad)
     assert {row.status for row in rows if row.rollout == "b"} == {"ok"}
+
+
+def test_a_table_over_such_a_run_says_void() -> None:
+    """Fails if a table of the paper is printed over it without a word; a drafter's own error is no such thing."""
+    error = "NotFinite: logits are not finite at position 9"
+    bad = [make_row(drafter=name, status="error", error=error) for name in ("none", "ngram")]
+    good = [make_row(turn=1, drafter=name, matched=[0]) for name in ("none", "ngram")]
+    assert [line for line in column_notes([*bad, *good]) if line.startswith("none: VOID: the target's logits")]
+    assert not [line for line in column_notes([bad[1], *good]) if "VOID" in line]
 
 
 def test_the_load_probe_says_not_finite(poisoned: Path) -> None:
