@@ -42,7 +42,7 @@ def build(
 
 @verb
 def import_(
-    paths: Annotated[list[Path], typer.Argument(help="Trace files, or folders of them.")],
+    paths: Annotated[list[Path], typer.Argument(help="Trace files, folders of them, or - for standard input.")],
     out: flags.RolloutsFile,
     format: Annotated[str, typer.Option(help="auto: told by content, row by row; or a format's name.")] = "auto",
     name: Annotated[str | None, typer.Option(help="Workload name of the rollouts; default: that of --out.")] = None,
