@@ -10,7 +10,7 @@ from typing import Any
 from agentbench_spec.rollouts.importing.lost_words import is_system_key
 from agentbench_spec.rollouts.importing.shapes import is_message_list
 
-__all__ = ["SESSION_KEYS", "Exchange", "exchange_of", "is_exchange", "reply_items", "system_of"]
+__all__ = ["SESSION_KEYS", "Exchange", "exchange_of", "is_exchange", "parsed", "reply_items", "system_of"]
 
 SESSION_KEYS = ("session_id", "conversation_id", "trajectory_id", "trace_id", "thread_id", "chat_id", "sessionId")
 """Members that say which session a request belongs to."""
@@ -37,7 +37,7 @@ def is_exchange(value: Mapping[str, Any]) -> bool:
     request = _request(value)
     if request is not value:
         return _context_key(request) != ""
-    return "messages" not in value and is_message_list(_parsed(value.get("input")))
+    return "messages" not in value and is_message_list(parsed(value.get("input")))
 
 
 def exchange_of(value: Any) -> Exchange | None:
@@ -56,25 +56,26 @@ def exchange_of(value: Any) -> Exchange | None:
     rest = {k: v for k, v in value.items() if k not in (key, answer, "request")}
     if request is not value:
         rest |= {k: v for k, v in request.items() if k != key}
-    return Exchange(_parsed(request[key]), value[answer] if answer else None, session, rest)
+    return Exchange(parsed(request[key]), value[answer] if answer else None, session, rest)
 
 
 def _request(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a row that was sent, which is the row itself where it has no `request`."""
     for name in ("request", "body", "request_body", "kwargs"):
         inner = value.get(name)
-        inner = inner.get("body", inner) if isinstance(inner, Mapping) else _parsed(inner)
+        inner = inner.get("body", inner) if isinstance(inner, Mapping) else parsed(inner)
         if isinstance(inner, Mapping) and _context_key(inner) and not _context_key(value):
             return inner
     return value
 
 
 def _context_key(value: Mapping[str, Any]) -> str:
-    return next((key for key in _CONTEXTS if is_message_list(_parsed(value.get(key)))), "")
+    return next((key for key in _CONTEXTS if is_message_list(parsed(value.get(key)))), "")
 
 
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str) or value[:1] not in ("[", "{"):
+def parsed(value: Any) -> Any:
+    """`value`, or the object or list that it holds as JSON text."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
         return json.loads(value)
@@ -84,7 +85,7 @@ def _parsed(value: Any) -> Any:
 
 def reply_items(raw: Any) -> list[Any]:
     """The messages or items of a recorded reply: a text, a message, a list of them, or a whole response object."""
-    raw = _parsed(raw)
+    raw = parsed(raw)
     if isinstance(raw, str):
         return [{"role": "assistant", "content": raw}]
     if isinstance(raw, list):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentbench_spec.rollouts.importing.exchanges.model_call import parsed
 from agentbench_spec.rollouts.importing.lost_words import is_left_out_kind, word_keys
 from agentbench_spec.rollouts.importing.trace_row import Row
 
@@ -88,7 +88,7 @@ def _request(span: Mapping[str, Any], trace: Any) -> tuple[dict[str, Any], list[
         "model": found.get("gen_ai.request.model") or found.get("llm.model_name"),
         "input": _messages(span, found, _INPUTS),
         "output": _messages(span, found, _OUTPUTS),
-        "system": next((_parsed(found[key]) for key in _SYSTEM if found.get(key)), None),
+        "system": next((parsed(found[key]) for key in _SYSTEM if found.get(key)), None),
         "tools": next((tools for key in _TOOLS if (tools := _listed(found, key))), None),
     }
     read = (*_INPUTS, *_OUTPUTS, *_SYSTEM, *_TOOLS)
@@ -120,7 +120,7 @@ def _message(item: Any) -> Any:
 def _listed(found: Mapping[str, Any], key: str) -> Any:
     """What stands under `key`, or is spread over `key.0.role`, `key.0.content`, ..."""
     if found.get(key) is not None:
-        return _parsed(found[key])
+        return parsed(found[key])
     numbered = {name[len(key) :]: value for name, value in found.items() if name.startswith(f"{key}.")}
     if not any(_NUMBERED.match(name) for name in numbered):
         return None
@@ -148,13 +148,13 @@ def _of_events(span: Mapping[str, Any], *, prompts: bool) -> list[Any] | None:
     for event in span.get("events") or ():
         name = str(event.get("name", "")) if isinstance(event, Mapping) else ""
         held = _attributes(event) if name.startswith("gen_ai.") else {}
-        whole = _parsed(held.get("gen_ai.prompt" if prompts else "gen_ai.completion"))
+        whole = parsed(held.get("gen_ai.prompt" if prompts else "gen_ai.completion"))
         if isinstance(whole, list):
             out += whole
         elif prompts and name.endswith(".message"):
-            out.append({"role": name.split(".")[1], **{k: _parsed(v) for k, v in held.items() if "." not in k}})
+            out.append({"role": name.split(".")[1], **{k: parsed(v) for k, v in held.items() if "." not in k}})
         elif not prompts and name == "gen_ai.choice":
-            held = {key: _parsed(value) for key, value in held.items() if "." not in key}
+            held = {key: parsed(value) for key, value in held.items() if "." not in key}
             inner = held.get("message")
             out.append({"role": "assistant", **(inner if isinstance(inner, Mapping) else held)})
     return out or None
@@ -164,7 +164,7 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a span by their dotted names, whatever form they have."""
     found: dict[str, Any] = {key: value for key, value in span.items() if str(key).startswith(_PREFIXES)}
     for key in ("attributes", "tags", "span_attributes", "body"):
-        held = _parsed(span.get(key))
+        held = parsed(span.get(key))
         if isinstance(held, list):
             pairs = [pair for pair in held if isinstance(pair, Mapping) and isinstance(pair.get("key"), str)]
             found |= {pair["key"]: _plain(pair.get("value")) for pair in pairs}
@@ -193,12 +193,3 @@ def _plain(value: Any) -> Any:
     if kind in ("kvlistValue", "kvlist_value") and isinstance(inner, Mapping):
         return {pair["key"]: _plain(pair.get("value")) for pair in inner.get("values") or () if "key" in pair}
     return inner if re.fullmatch(r"(string|int|double|bool|bytes)_?[vV]alue", str(kind)) else value
-
-
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
