@@ -8,6 +8,7 @@ import torch
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.reproduce.mean_tau import mean_tau_table
 from agentbench_spec.reproduce.plan import Plan
 from agentbench_spec.reproduce.reuse import data_is_absent, refuse_other_measurement, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
@@ -20,7 +21,7 @@ from agentbench_spec.runs.throughput import run_throughput, settings_of
 
 def measure_table4(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Table], list[Path]]:
     """One table a workload. Raises ConfigError if the data of none of them can be had."""
-    tables, runs, absent = [], [], []
+    tables, runs, absent, measured = [], [], [], []
     for column, config in wanted.columns:
         if reason := data_is_absent(config):
             absent.append(f"{column.title}: not run: {reason}")
@@ -29,6 +30,7 @@ def measure_table4(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Table]
         folder = run_folder(results, settings_of(config, wanted.throughput))
         rows = _rows(wanted, config, folder, tell)
         runs.append(folder)
+        measured.append((column.title, rows))
         standin = "a generated stand-in for " if column.standin else ""
         tables.append(
             throughput_table(
@@ -48,7 +50,7 @@ def measure_table4(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Table]
         )
     if not tables:
         raise ConfigError(f"not one column of table4 can be run: {'; '.join(absent)}")
-    return tables, runs
+    return [*tables, mean_tau_table(wanted.title, wanted, measured)], runs
 
 
 def _rows(wanted: Plan, config: RunConfig, folder: Path, tell: Tell) -> list[ThroughputRow]:

@@ -64,11 +64,12 @@ def _cell(text: str) -> Cell:
 
 def throughput_points(tables: Sequence[Table]) -> Iterator[ThroughputPoint]:
     """Tokens per second by concurrency of all tables; with several workloads a drafter has a line for each."""
-    for table in tables:
+    timed = [table for table in tables if "tokens_per_s" in table.metrics]
+    for table in timed:
         for drafter in table.drafters:
             for column in table.columns:
                 cell = table.cell(drafter, "tokens_per_s", column)
                 if cell.value is not None:
                     workload = table.title.rpartition(": ")[2]
-                    name = f"{drafter}, {workload}" if len(tables) > 1 else drafter
+                    name = f"{drafter}, {workload}" if len(timed) > 1 else drafter
                     yield ThroughputPoint(name, int(column.rpartition(" ")[2]), cell.value, *ends(cell.interval))

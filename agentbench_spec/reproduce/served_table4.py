@@ -9,6 +9,7 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.reproduce.mean_tau import mean_tau_table
 from agentbench_spec.reproduce.plan import Plan, Request, ServersAsked, check_served, plan
 from agentbench_spec.reproduce.reuse import data_is_absent, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
@@ -56,6 +57,8 @@ def served_table4(name: str, request: Request, asked: ServersAsked, tell: Tell) 
     if asked.launch and all(name in done.missing for name in done.drafters):
         raise MeasurementError("; ".join(f"{name}: {why}" for name, why in done.missing.items()))
     tables = [_table(done, column, swept, absent) for column, _, swept in measured]
+    by_workload = [(column.title, swept.rows) for column, _, swept in measured]
+    tables.append(mean_tau_table(f"{done.title}, served by SGLang", done, by_workload))
     return done, tables, [folder for _, folder, _ in measured]
 
 

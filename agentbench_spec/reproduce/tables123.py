@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.reproduce.figure1b import fall_table
 from agentbench_spec.reproduce.plan import Plan, Request, plan
 from agentbench_spec.reproduce.reuse import data_is_absent, measured_run
 from agentbench_spec.results.folder import read_run
@@ -51,6 +52,8 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
     else:
         columns, runs = _measured(wanted, request.results, tell)
         tables = [_table(wanted, columns)]
+        if wanted.preset.groups:
+            tables.append(fall_table(tables[0], wanted))
     done = Reproduced(wanted, tables, runs)
     if not runs:
         reasons = "; ".join(column.missing or "" for column in columns)
