@@ -55,6 +55,9 @@ def run(
     from agentbench_spec.runs.keywords import resolve
 
     config = resolve(settings, keywords, begun=Path(out) if resume and out is not None else None)
+    from agentbench_spec.runs.early import check_hub
+
+    check_hub(config, tell or _quiet)
     from agentbench_spec.runs.execute import new_folder
     from agentbench_spec.runs.execute import run as replay
 
@@ -211,14 +214,19 @@ def check(
     propose the same; floor: least tau on the embedded model; tell: hears each law before it is tried. Raises
     ConfigError for an unknown drafter, target or option.
     """
-    from agentbench_spec.conformance.kit import check_drafter
+    from agentbench_spec.engine.hub_reach import check_models
+    from agentbench_spec.runs.early import checkpoints
     from agentbench_spec.runs.keywords import name_of
 
+    named = [name_of(drafter), *([] if reference is None else [name_of(reference)])]
+    check_models(target if isinstance(target, str) else None, *checkpoints(named), tell=tell or _quiet)
+    from agentbench_spec.conformance.kit import check_drafter
+
     return check_drafter(
-        name_of(drafter),
+        named[0],
         on=(on,) if isinstance(on, str) else tuple(on),
         target=load_target(target) if isinstance(target, str) else target,
-        reference=None if reference is None else name_of(reference),
+        reference=None if reference is None else named[1],
         floor=floor,
         options=options,
         progress=tell or _quiet,

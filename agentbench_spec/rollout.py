@@ -99,6 +99,9 @@ class Workload(Protocol):
 class TokenCounter(Protocol):
     """Counts tokens as one target does; lengths in characters are never turned into tokens by a rule of thumb."""
 
+    source: str
+    """The target's name: what a label or a note says of it, since a rollout holds what JSON can hold."""
+
     def text(self, text: str) -> int:
         """Tokens of a plain text."""
         ...

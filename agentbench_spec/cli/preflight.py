@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentbench_spec.cli.console import say
 from agentbench_spec.config import RunConfig
-from agentbench_spec.engine.hub_reach import go_offline_if_unreachable, refuse_missing_folder
+from agentbench_spec.engine import hub_reach
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.source import SUFFIXES, is_file
@@ -24,21 +23,14 @@ def check_drafters(names: Iterable[str]) -> None:
         check_name("drafter", name)
 
 
+def warn(line: str) -> None:
+    """A line that says what to know before the command goes on."""
+    say(line, "yellow", "warning: ")
+
+
 def check_models(target: str | None, *others: str | None) -> None:
-    """Raises ConfigError for a target whose folder is not there; says so if only the hub's cache can be used.
-
-    others: checkpoints and tokenizers, which may be on the hub, too, and which only their plugins can judge. The hub's
-    libraries retry for minutes where the hub does not answer, and read once, on import, that they should not.
-    """
-    if target is not None:
-        refuse_missing_folder(target)
-    if "huggingface_hub" not in sys.modules and (told := go_offline_if_unreachable([target, *others], os.environ)):
-        say(told, "yellow", "warning: ")
-
-
-def checkpoints(drafters: Sequence[str]) -> Iterator[str]:
-    """What follows the "=" of NAME=CHECKPOINT, where it can be a hub id."""
-    yield from (checkpoint for name in drafters if "/" in (checkpoint := name.partition("=")[2]))
+    """`hub_reach.check_models`, whose word is a warning here."""
+    hub_reach.check_models(target, *others, tell=warn)
 
 
 def check_backend(backend: str | None, base_url: Sequence[str] | None, launch: bool | None) -> str | None:

@@ -15,12 +15,12 @@ from agentbench_spec.cli.preflight import (
     check_drafters,
     check_models,
     check_servers,
-    checkpoints,
     refuse_server_options,
 )
 from agentbench_spec.cli.sheets import print_sheet
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.runs.early import checkpoints
 
 if TYPE_CHECKING:
     from agentbench_spec.reproduce.plan import Request

@@ -14,13 +14,13 @@ from agentbench_spec.cli.console import console, interruptible, last_line, say, 
 from agentbench_spec.cli.preflight import (
     check_backend,
     check_drafters,
-    check_models,
     check_servers,
-    checkpoints,
     refuse_server_options,
+    warn,
 )
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.runs.early import check_hub
 from agentbench_spec.runs.source import check_workload, configured_workload
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
         from agentbench_spec.results.writer import refuse_early
 
         refuse_early(out, settings.model_dump(mode="json"), resume=resume)
-    check_models(settings.named_target, *checkpoints(settings.drafters), wanted.options.get("tokenizer"))
+    check_hub(settings, warn)
     configured_workload(settings)
 
 

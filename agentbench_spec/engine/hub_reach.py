@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from agentbench_spec.engine import embedded
 from agentbench_spec.errors import ConfigError
 
-__all__ = ["go_offline_if_unreachable", "is_hub_id", "refuse_missing_folder", "unreachable"]
+__all__ = ["check_models", "go_offline_if_unreachable", "is_hub_id", "refuse_missing_folder", "unreachable"]
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _TIMEOUT_S = 5.0
@@ -43,11 +45,24 @@ def refuse_missing_folder(source: str) -> None:
         raise ConfigError(f"model {source!r}: no such folder (looked for {folder.absolute()})")
 
 
+def check_models(target: str | None, *others: str | None, tell: Callable[[str], None]) -> None:
+    """Raises ConfigError for a target whose folder is not there; tells if only the hub's cache can be used.
+
+    others: checkpoints and tokenizers, which may be on the hub, too, and which only their plugins can judge. The hub's
+    libraries retry for minutes where the hub does not answer.
+    """
+    if target is not None:
+        refuse_missing_folder(target)
+    if told := go_offline_if_unreachable([target, *others], os.environ):
+        tell(told)
+        if loaded := sys.modules.get("huggingface_hub.constants"):
+            loaded.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]  # it read the variable when it was imported
+
+
 def go_offline_if_unreachable(sources: Iterable[str | None], environ: MutableMapping[str, str]) -> str | None:
     """Set HF_HUB_OFFLINE if a model of `sources` is on the hub and the hub gives no answer; what to tell the user.
 
-    Nothing is asked or set where the variable is set already, "0" included, or where a proxy stands in between. To be
-    called before huggingface_hub is imported, which reads the variable once.
+    Nothing is asked or set where the variable is set already, "0" included, or where a proxy stands in between.
     """
     if environ.get(_OFFLINE) or environ.get("TRANSFORMERS_OFFLINE") or not any(map(is_hub_id, sources)):
         return None

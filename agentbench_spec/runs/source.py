@@ -179,5 +179,11 @@ def _sources(rollouts: Iterable[Rollout]) -> list[dict[str, Any]]:
 def _digest(rollouts: Iterable[Rollout]) -> str:
     sha = hashlib.sha256()
     for rollout in rollouts:
-        sha.update(rollout.model_dump_json().encode())
+        try:
+            sha.update(rollout.model_dump_json().encode())
+        except ValueError as error:  # pydantic's word for a value that JSON cannot hold
+            raise ContractError(
+                f"workload {rollout.workload}: rollout {rollout.id!r} holds what JSON cannot: {error}; keep "
+                "plain values in source, labels and tools"
+            ) from None
     return sha.hexdigest()

@@ -13,7 +13,7 @@ from localmodel import session
 from torch import nn
 
 from agentbench_spec.drafting import ConfigError, DrafterSpec, SequenceDrafter, TargetInfo
-from agentbench_spec.rollout import Message, Rollout
+from agentbench_spec.rollout import Message, Rollout, TokenCounter
 
 HOLD_FILE, HOLD_LINES = "ODD_HOLD_FILE", "ODD_HOLD_LINES"
 """Environment of `hold`: it stops for good once the file has that many lines."""
@@ -208,11 +208,16 @@ def only_empty() -> Listed:
     return Listed(Rollout(id="nothing", workload="listed", messages=(Message(role="user", content="Hello?"),)))
 
 
-def counts_tokens(tokenizer: str | None = None) -> Listed:
+def counts_tokens(tokenizer: TokenCounter | None = None) -> Listed:
     """Counts the tokens of whatever target it is made for."""
     if tokenizer is None:
         raise ConfigError("tokenizer: whose tokens?")
-    return Listed(session("a", 1, labels={"counted_with": tokenizer}))
+    return Listed(session("a", 1, labels={"counted_with": tokenizer.source}))
+
+
+def labels_an_object() -> Listed:
+    """Its rollout holds what no JSON can."""
+    return Listed(session("a", 1, labels={"made_by": object()}))
 
 
 def twice() -> Listed:

@@ -120,3 +120,20 @@ def test_the_command_line_fails_fast_without_a_hub(tmp_path: Path) -> None:
     done = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Retrying" not in done.stderr and "gives no answer" in done.stderr
     assert "model 'acme/model'" in done.stderr and "give the folder" in done.stderr
+
+
+def test_the_library_fails_fast_without_a_hub(tmp_path: Path) -> None:
+    """Fails if `ab.run` retries for minutes where the command line answers, or only as long as no hub is imported."""
+    online = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
+    env = {**online, "HF_ENDPOINT": closed(), "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    program = (
+        "import huggingface_hub, agentbench_spec as ab\n"
+        "try:\n"
+        "    ab.run(target='acme/model', workload='synthetic_agent', limit=1, tell=print)\n"
+        "except ab.ConfigError as error:\n"
+        "    print('refused:', error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "Retrying" not in done.stderr, done.stderr
+    assert "gives no answer" in done.stdout and "refused: model 'acme/model'" in done.stdout

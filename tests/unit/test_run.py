@@ -433,6 +433,7 @@ def test_lenient_is_refused_where_it_means_nothing(tiny: Path, tmp_path: Path) -
         ("only_empty", 2, "no rollout has a message to decode"),
         ("none_at_all", 2, "gave no rollouts"),
         ("twice", 1, "two rollouts have the id 'a'"),
+        ("labels_an_object", 1, "rollout 'a' holds what JSON cannot"),
         ("not_rollouts", 1, "gave dict, not a Rollout"),
     ],
 )

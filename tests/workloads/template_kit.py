@@ -58,6 +58,8 @@ def assert_renders(rollout: Rollout) -> None:
 class Bytes:
     """Counts tokens as a byte-level tokenizer with the Qwen3-like template does."""
 
+    source = "qwen3-like"
+
     def __init__(self) -> None:
         self._tokenizer = tokenizers()["qwen3"]
         self._renderer = Renderer(self._tokenizer)
