@@ -137,12 +137,14 @@ def decode_s_per_token(rows: Iterable[TurnRow]) -> float | None:
 
 def draft_share(rows: Iterable[TurnRow]) -> float | None:
     """Share of decoding spent in `propose`: sum of draft_s over sum of attributed_decode_s; no disturbed turns."""
-    timed = [
-        (rollout_of(row), row.draft_s, row.attributed_decode_s)
-        for row in rows
-        if row.draft_s is not None and row.attributed_decode_s is not None and not row.disturbed
-    ]
-    return pooled_and_macro(timed).pooled
+    return pooled_and_macro((rollout_of(row), *parts) for row in rows if (parts := draft_parts(row))).pooled
+
+
+def draft_parts(row: TurnRow) -> tuple[float, float] | None:
+    """(seconds of `propose`, seconds of decoding); None where they were not timed, or the turn is disturbed."""
+    if row.disturbed or row.draft_s is None or row.attributed_decode_s is None:
+        return None
+    return row.draft_s, row.attributed_decode_s
 
 
 def draft_kv_s(row: TurnRow) -> float | None:

@@ -213,6 +213,14 @@ def speedup_interval(
     return clustered_interval([parts for _, parts in timed], clusters, ratio_of_sums, level=level)
 
 
+def share_interval(
+    rows: Iterable[TurnRow], parts_of: Callable[[TurnRow], tuple[float, float] | None], *, level: float = LEVEL
+) -> Interval | None:
+    """Interval of a share of time, from the part and the whole of each turn that has them."""
+    parts = [(cluster_of(row), *own) for row in rows if (own := parts_of(row))]
+    return ratio_interval(parts, level=level)
+
+
 def ratio_of_sums(sums: Array) -> Array:
     """Sums [j, 2] or [j, 4] -> values [j]: top over bottom, or (top over bottom) over (other's top over its bottom)."""
     values: Array = sums[:, 0] / sums[:, 1]

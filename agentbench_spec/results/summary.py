@@ -13,7 +13,7 @@ from rich.text import Text
 
 from agentbench_spec.results import costs, metrics
 from agentbench_spec.results.clock_checks import clock_warnings
-from agentbench_spec.results.intervals import Interval, speedup_interval, spread_text, tau_interval
+from agentbench_spec.results.intervals import Interval, share_interval, speedup_interval, spread_text, tau_interval
 from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
 
@@ -45,7 +45,9 @@ class DrafterSummary:
     speedup_e2e_interval: Interval | None
     decode_s_per_token: float | None
     draft_share: float | None
+    draft_share_interval: Interval | None
     draft_kv_share: float | None
+    draft_kv_share_interval: Interval | None
     state_bytes_max: int | None
     state_bytes_per_token: float | None
     disturbed_turns: int
@@ -83,6 +85,7 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
     pairs, as_timed = (
         costs.paired(rows, drafter, include_degenerate=include_degenerate, as_timed=plain) for plain in (False, True)
     )
+    drafting = [] if drafter in (BASELINE, AGAIN) else kept  # plain decoding has no draft share
     return DrafterSummary(
         drafter=drafter,
         k=own[0].k,
@@ -102,8 +105,10 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
         speedup_macro_interval=None if drafter == BASELINE else speedup_interval(pairs, macro=True),
         speedup_e2e_interval=None if drafter == BASELINE else speedup_interval(pairs, e2e=True),
         decode_s_per_token=costs.decode_s_per_token(kept),
-        draft_share=None if drafter in (BASELINE, AGAIN) else costs.draft_share(kept),
-        draft_kv_share=None if drafter in (BASELINE, AGAIN) else costs.draft_kv_share(kept),
+        draft_share=costs.draft_share(drafting),
+        draft_share_interval=share_interval(drafting, costs.draft_parts),
+        draft_kv_share=costs.draft_kv_share(drafting),
+        draft_kv_share_interval=share_interval(drafting, costs.draft_kv_parts),
         state_bytes_max=costs.state_bytes_max(kept),
         state_bytes_per_token=costs.state_bytes_per_token(kept),
         disturbed_turns=sum(bool(row.disturbed) for row in kept),

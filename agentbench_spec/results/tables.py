@@ -23,7 +23,7 @@ from agentbench_spec.results.intervals import (
     FEW_CLUSTERS,
     Interval,
     cluster_of,
-    ratio_interval,
+    share_interval,
     speedup_interval,
     spread_text,
     tau_interval,
@@ -202,7 +202,7 @@ def _draft_kv_share(kept: Sequence[TurnRow], drafter: str) -> _Figure:
     """Plain decoding has no draft state, so no share of it."""
     timed = [(row, parts) for row in kept if drafter != BASELINE and (parts := draft_kv_parts(row))]
     mean = metrics.pooled_and_macro((metrics.rollout_of(row), *parts) for row, parts in timed)
-    return mean, (ratio_interval((cluster_of(row), *parts) for row, parts in timed), None), len(timed)
+    return mean, (share_interval(kept, draft_kv_parts) if drafter != BASELINE else None, None), len(timed)
 
 
 def compared(columns: Sequence[Column], drafters: Sequence[str]) -> list[tuple[str, Difference]]:

@@ -20,6 +20,7 @@ from agentbench_spec.results.intervals import (
     spread_text,
     tau_interval,
 )
+from agentbench_spec.results.summary import summarise
 
 Triples = list[tuple[int, float, float]]
 
@@ -194,3 +195,12 @@ def test_coverage_is_what_is_claimed(correlation: float) -> None:
             missed = coverage.misses(figure, rollouts, correlation, coverage.truth(correlation), 500)
             assert 0.02 <= missed <= 0.08
     assert 0.01 <= coverage.misses(coverage.of_alike, 6, correlation, 1.0, 500) <= 0.075
+
+
+def test_shares_have_intervals() -> None:
+    """Fails if a share of time is printed or exported without one, or a turn that was not timed counts."""
+    rows = [make_row(f"r{i}", matched=[1], draft_s=0.1 + 0.01 * i, attributed_decode_s=1.0) for i in range(5)]
+    (own,) = summarise([*rows, make_row("r5", matched=[1])]).drafters
+    assert own.draft_share == pytest.approx(0.12) and own.draft_share_interval is not None
+    assert own.draft_share_interval.low < 0.12 < own.draft_share_interval.high < 0.15
+    assert own.draft_share_interval.clusters == 5 and own.draft_kv_share_interval is None
