@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentbench_spec.cli import interrupts
 from agentbench_spec.errors import AgentBenchError, ConfigError, DataWarning, cause_of
 from agentbench_spec.writing import is_stdout
 
@@ -91,17 +92,33 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 def interruptible(way_on: Callable[[], str]) -> Iterator[None]:
     """Tell whoever interrupts a command how to go on with it; way_on: the words, found out then."""
     try:
-        yield
+        with _kept():
+            yield
     except KeyboardInterrupt:
+        interrupts.hush()
         say(f"interrupted; {way_on()}", "yellow")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """An interrupt that came out of the block as another error, as out of an import in C, is an interrupt again."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except (Exception, SystemExit) as error:
+        if interrupts.came():
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
     """User errors are one plain line and exit code 2; a void measurement or a broken plugin is exit code 1."""
     try:
-        yield
+        with _kept():
+            yield
     except ConfigError as error:
         say(_one_line(error), "red", "error: ")
         raise typer.Exit(2) from None
@@ -118,6 +135,7 @@ def _errors() -> Iterator[None]:
         say(f"{error.strerror or error}: {error.filename or 'no file named'}", "red", "error: ")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
+        interrupts.hush()
         say("interrupted", "yellow")
         raise typer.Exit(130) from None
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from agentbench_spec.cli import flags
-from agentbench_spec.cli.console import console, last_line, verb
+from agentbench_spec.cli.console import console, interruptible, last_line, verb
 from agentbench_spec.cli.preflight import check_models
 from agentbench_spec.config import parse_options
 from agentbench_spec.jsonl import require_file
@@ -68,6 +68,15 @@ def train(
     check_models(target)
     from agentbench_spec.train.fit import train as train_drafter
 
-    done = train_drafter(settings, out, resume=resume, say=lambda text: console.print(text, highlight=False))
+    with interruptible(lambda: _way_on(out)):
+        done = train_drafter(settings, out, resume=resume, say=lambda text: console.print(text, highlight=False))
     if done["first"]:
         last_line({key: value for key, value in done.items() if key != "first"})
+
+
+def _way_on(folder: Path) -> str:
+    if not folder.is_dir():
+        return "nothing was written yet"
+    if not any(folder.glob("state*")):
+        return f"no state was saved yet: remove {folder} and start again"
+    return "the same command with --resume goes on from the last state that was saved"
