@@ -23,7 +23,7 @@ from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.replay import Replayer
 from agentbench_spec.testing import toy_target
 
-TURNS, OUTPUT_TOKENS, LEAST = 4, 24, 0.93
+TURNS, OUTPUT_TOKENS, LEAST = 3, 12, 0.93
 
 
 class Words:

@@ -4,7 +4,8 @@ usage: python benchmarks/robust_headline.py [--run results/recorded/bfcl-v3-smol
 
 Every round takes its drafter's recorded step at that context, more for a wider verify, times noise of a round (4 %) and
 of a turn (3 %). Then stalls are planted: in 10 % of all (turn, drafter) cells every round, or a run of half of them,
-takes 10 to 50 times as long; or one round in ten, anywhere, takes 15 times as long (a third process on two cores).
+takes 10 to 50 times as long; or one round in ten, anywhere, takes 15 times as long (a third process on two cores); or
+the machine is three times slower, for everyone, in half of the run.
 Printed is how far the speed-up moves from the same clocks without stalls: median and worst over drafters and repeats.
 """
 
@@ -25,7 +26,13 @@ from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import steady_decode_s
 
 Estimator = Callable[[Sequence[TurnRow]], Sequence[float]]
-"""Rows of one drafter -> decode seconds of each."""
+"""Rows of plain decoding, then as many of one drafter -> decode seconds of each."""
+
+
+def each(estimator: Estimator, rows: Sequence[TurnRow]) -> list[float]:
+    """An estimator that knows one drafter, for both halves."""
+    half = len(rows) // 2
+    return [*estimator(rows[:half]), *estimator(rows[half:])]
 
 
 def sums(rows: Sequence[TurnRow]) -> list[float]:
@@ -60,8 +67,8 @@ def steady(rows: Sequence[TurnRow], far_above: float, *, by_round: bool = True) 
 
 ESTIMATORS: dict[str, Estimator] = {
     "ratio of sums": sums,
-    "median by width": medians,
-    "trimmed turns": trimmed,
+    "median by width": partial(each, medians),
+    "trimmed turns": partial(each, trimmed),
     "far above 1.5": partial(steady, far_above=1.5),
     "far above 2": partial(steady, far_above=2.0),
     "far above 3": partial(steady, far_above=3.0),
@@ -90,6 +97,13 @@ def stall(kind: str, cells: Sequence[list[float]], rng: np.random.Generator) -> 
     return out
 
 
+def slower_half(rows: Sequence[TurnRow], cells: Sequence[list[float]]) -> list[list[float]]:
+    """The same rounds on a machine that is three times slower for half of the run, for everyone."""
+    order = {turn: n for n, turn in enumerate(dict.fromkeys((row.rollout, row.turn) for row in rows))}
+    slow = [order[row.rollout, row.turn] < len(order) / 2 for row in rows]
+    return [[s * (3 if hit else 1) for s in cell] for cell, hit in zip(cells, slow, strict=True)]
+
+
 def timed(rows: Sequence[TurnRow], cells: Sequence[list[float]]) -> list[TurnRow]:
     """The rows with these seconds of their rounds."""
     return [replace(row, round_s=cell, decode_s=sum(cell)) for row, cell in zip(rows, cells, strict=True)]
@@ -98,12 +112,13 @@ def timed(rows: Sequence[TurnRow], cells: Sequence[list[float]]) -> list[TurnRow
 def pooled(pairs: Sequence[Pair], estimator: Estimator) -> float:
     """The speed-up over the pairs, with the seconds that the estimator gives each side."""
     base, own = [base for base, _ in pairs], [row for _, row in pairs]
-    base_s, own_s = sum(estimator(base)), sum(estimator(own))
+    seconds = estimator([*base, *own])
+    base_s, own_s = sum(seconds[: len(base)]), sum(seconds[len(base) :])
     tokens = sum(row.emitted or 0 for row in own) / sum(row.emitted or 0 for row in base)
     return float(base_s / own_s * tokens)
 
 
-KINDS = ("none", "whole turns", "half turns", "one round in ten")
+KINDS = ("none", "whole turns", "half turns", "one round in ten", "slow half")
 
 
 def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[float]]:
@@ -117,12 +132,13 @@ def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[fl
         rng = np.random.default_rng(repeat)
         cells = [drawn(row, rng) for row in rows]
         quiet = timed(rows, cells)
-        noisy = quiet if kind == "none" else timed(rows, stall(kind, cells, rng))
+        hit = slower_half(rows, cells) if kind == "slow half" else stall(kind, cells, rng)
+        noisy = quiet if kind == "none" else timed(rows, hit)
         for drafter in (name for name in by_drafter(rows) if name != BASELINE):
-            calm, hit = (paired(own, drafter, as_timed=True) for own in (quiet, noisy))
+            calm, busy = (paired(own, drafter, as_timed=True) for own in (quiet, noisy))
             for name, estimator in ESTIMATORS.items():
                 against = pooled(calm, sums if kind == "none" else estimator)
-                found[name].append(100 * abs(pooled(hit, estimator) / against - 1))
+                found[name].append(100 * abs(pooled(busy, estimator) / against - 1))
     return found
 
 

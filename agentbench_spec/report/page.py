@@ -29,6 +29,7 @@ from agentbench_spec.report.grids import (
 )
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.report.plots.canvas import theme_css
+from agentbench_spec.results.clock_checks import clock_lines
 from agentbench_spec.results.folder import read_turns
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.rows import TurnRow
@@ -159,7 +160,7 @@ def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence
         verdict=_verdict(manifest, summary, rows),
         conditions=tuple(_conditions(manifest, rows)),
         summary=summary_grid(summary),
-        notes=(*notes(summary), *map(str, manifest.get("notes") or ())),
+        notes=(*clock_lines(rows), *notes(summary), *map(str, manifest.get("notes") or ())),
         panels=_panels(draw_all(rows), f"{anchor}-"),
         excluded=excluded_grid(rows),
         lossless=lossless_grid(summary),
@@ -200,6 +201,7 @@ def _card(manifest: Mapping[str, Any], step_s: float | None) -> Iterable[Fact]:
     yield "Fastest possible step", number(floor_s and 1e3 * floor_s, 1, " ms").text
     yield "Baseline step, measured", number(step_s and 1e3 * step_s, 1, " ms").text
     yield "Clock, cost of a phase", number(cost_s and 1e6 * cost_s, 1, " µs").text
+    yield "Prefill, cost of hidden states for drafters", share(card.get("taps_cost")).text
 
 
 def _on(device: str | None) -> str | None:

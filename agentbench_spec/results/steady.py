@@ -8,14 +8,17 @@ benchmarks/robust_headline.py; defined in docs/metrics.md.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median, median_low
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from agentbench_spec.results.metrics import BASELINE, turn_of
 from agentbench_spec.results.rows import TurnRow
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 FAR_ABOVE = 2.0
 """Times what its like take from which on a round was stalled."""
@@ -32,33 +35,76 @@ _MOST = 400
 def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) -> list[float | None]:
     """Decode seconds of each row with stalled rounds at the time of their like; None where nothing was timed.
 
-    rows: turns of one drafter. What a round should take grows with the drafts it verifies, as it does within turns, and
-    with the context, along a line through the turns; of fewer than five turns, each is compared with itself. Where
-    rounds were not timed, a turn's mean round stands for all. All rounds of a turn marked `disturbed` count as stalled.
-    A server's seconds stay as they are: from outside, its stalls cannot be told from its queue.
+    rows: turns, of one drafter or several. What a round should take is the level of its turn, which all its drafters
+    share, times what its drafter takes of it at that context, more for more drafts. A level far above those of other
+    turns is scaled down for all. So a machine that is slower for a while changes no ratio, and a stall of one drafter
+    neither. Where rounds were not timed, a turn's mean round stands for all. All rounds of a row marked `disturbed`
+    count as stalled. A server's seconds stay as they are: from outside, its stalls cannot be told from its queue.
     """
-    judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
-    steps = [_steps(rows[i]) for i in judged]
     found = [row.decode_s for row in rows]
-    for i, turn, expected_s in zip(judged, steps, _expected_s([rows[i] for i in judged], steps), strict=True):
-        limit = far_above if len(turn) > 1 or turn[0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
-        pairs = list(zip(turn, expected_s, strict=True))
-        stalled = [bool(rows[i].disturbed) or step.seconds > limit * e for step, e in pairs]
-        if any(stalled):
-            spent = (e if hit else step.seconds for (step, e), hit in zip(pairs, stalled, strict=True))
-            found[i] = sum(step.rounds * s for step, s in zip(turn, spent, strict=True))
+    judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
+    steps = {i: _steps(rows[i]) for i in judged}
+    slopes = {
+        name: _width_slope(
+            [steps[i] for i in own], [_place(rows[i]) for i in own], [bool(rows[i].disturbed) for i in own]
+        )
+        for name, own in _by(judged, lambda i: rows[i].drafter).items()
+    }
+    plain = {i: median(s / (1 + slopes[rows[i].drafter] * w) for w, s, _ in steps[i]) for i in judged}
+    shares = _shares(rows, plain)
+    levels, scales = _levels(rows, plain, shares, far_above)
+    for i in judged:
+        limit = far_above if len(steps[i]) > 1 or steps[i][0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
+        turn, row = turn_of(rows[i]), rows[i]
+        base = levels[turn] * shares[i]
+        spent = []
+        for step in steps[i]:
+            expected = base * (1 + slopes[row.drafter] * step.width)
+            spent.append(expected if row.disturbed or step.seconds > limit * expected else step.seconds)
+        if scales[turn] != 1 or any(s != step.seconds for s, step in zip(spent, steps[i], strict=True)):
+            found[i] = scales[turn] * sum(s * step.rounds for s, step in zip(spent, steps[i], strict=True))
     return found
 
 
-def _expected_s(rows: Sequence[TurnRow], turns: Sequence[Sequence[_Step]]) -> list[list[float]]:
-    """What each step of each turn should take."""
-    places, doubtful = [row.context_tokens or 0 for row in rows], [bool(row.disturbed) for row in rows]
-    slope = _width_slope(turns, places, doubtful)
-    plain = [median(step.seconds / (1 + slope * step.width) for step in turn) for turn in turns]
-    like = _line(places, plain, doubtful)
-    few = len(rows) < _FEWEST
-    base = [own if few and not doubt else like(p) for p, own, doubt in zip(places, plain, doubtful, strict=True)]
-    return [[b * (1 + slope * step.width) for step in turn] for b, turn in zip(base, turns, strict=True)]
+def _shares(rows: Sequence[TurnRow], plain: Mapping[int, float]) -> dict[int, float]:
+    """Row -> what its drafter's empty round takes of the first drafter's in the same turn: a line in the context.
+
+    Of fewer than five shared turns a line and a stall cannot be told apart: then each turn has its own.
+    """
+    first = BASELINE if any(rows[i].drafter == BASELINE for i in plain) else next((rows[i].drafter for i in plain), "")
+    firsts = {turn_of(rows[i]): i for i in plain if rows[i].drafter == first}
+    shares = dict.fromkeys(firsts.values(), 1.0)
+    for name, own in _by(plain, lambda i: rows[i].drafter).items():
+        if name == first:
+            continue
+        both = {i: firsts[turn_of(rows[i])] for i in own if turn_of(rows[i]) in firsts}
+        ratios = [plain[i] / plain[j] for i, j in both.items()]
+        doubtful = [bool(rows[i].disturbed or rows[j].disturbed) for i, j in both.items()]
+        like = _line([_place(rows[i]) for i in both], ratios, doubtful)
+        exact = dict(zip(both, ratios, strict=True)) if len(both) < _FEWEST and not any(doubtful) else {}
+        shares |= {i: exact.get(i) or like(_place(rows[i])) or 1.0 for i in own}
+    return shares
+
+
+def _levels(
+    rows: Sequence[TurnRow], plain: Mapping[int, float], shares: Mapping[int, float], far_above: float
+) -> tuple[dict[_Turn, float], dict[_Turn, float]]:
+    """Turn -> seconds of the first drafter's empty round, and the factor by which the whole turn was too slow."""
+    turns = _by(plain, lambda i: turn_of(rows[i]))
+    quiet = {turn: [i for i in own if not rows[i].disturbed] for turn, own in turns.items()}
+    levels = {turn: median_low([plain[i] / shares[i] for i in quiet[turn] or own]) for turn, own in turns.items()}
+    places = {turn: _place(rows[own[0]]) for turn, own in turns.items()}
+    like = _line([places[t] for t in levels], list(levels.values()), [not quiet[t] for t in levels])
+    timed = any(rows[i].round_s for i in plain)
+    limit = far_above if timed else max(far_above, _FAR_ABOVE_UNTIMED)
+    few = len(levels) < _FEWEST
+    usual = {turn: level if few and quiet[turn] else like(places[turn]) for turn, level in levels.items()}
+    far = {turn: level > limit * usual[turn] or not quiet[turn] for turn, level in levels.items()}
+    return levels, {turn: usual[turn] / level if far[turn] else 1.0 for turn, level in levels.items()}
+
+
+def _place(row: TurnRow) -> float:
+    return float(row.context_tokens or 0)
 
 
 def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
@@ -67,10 +113,11 @@ def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
     Rows that nothing disturbed are the same objects. Prefill and ingest are compared with those of as many tokens.
     """
     changed: dict[int, dict[str, Any]] = defaultdict(dict)
-    for own in _places_by_drafter(rows).values():
-        for i, decode_s in zip(own, steady_decode_s([rows[i] for i in own]), strict=True):
+    for kin in _by(range(len(rows)), lambda i: rows[i].workload).values():
+        for i, decode_s in zip(kin, steady_decode_s([rows[i] for i in kin]), strict=True):
             if decode_s != rows[i].decode_s:
                 changed[i]["decode_s"] = decode_s
+    for own in _by(range(len(rows)), lambda i: (rows[i].workload, rows[i].drafter)).values():
         for name in ("prefill_s", "draft_ingest_s"):
             timed = [i for i in own if rows[i].backend == "engine" and rows[i].new_tokens and getattr(rows[i], name)]
             tokens, spent_s = [float(rows[i].new_tokens or 0) for i in timed], [getattr(rows[i], name) for i in timed]
@@ -81,11 +128,14 @@ def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
     return [replace(row, **changed[i]) if i in changed else row for i, row in enumerate(rows)]
 
 
-def _places_by_drafter(rows: Sequence[TurnRow]) -> dict[tuple[str, str], list[int]]:
-    places: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        places[row.workload, row.drafter].append(i)
-    return places
+_Turn = tuple[str, str, int]
+
+
+def _by(places: Iterable[int], key: Callable[[int], _Key]) -> dict[_Key, list[int]]:
+    groups: dict[_Key, list[int]] = defaultdict(list)
+    for i in places:
+        groups[key(i)].append(i)
+    return groups
 
 
 def _rounds(row: TurnRow) -> int:

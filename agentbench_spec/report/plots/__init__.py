@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from agentbench_spec.report.plots.baseline import baseline_plot
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.report.plots.concurrency import ThroughputPoint, throughput_plot
 from agentbench_spec.report.plots.drafts import histogram_plot, position_plot, state_plot
@@ -19,6 +20,7 @@ __all__ = [
     "FIGURES",
     "Plot",
     "ThroughputPoint",
+    "baseline_plot",
     "draw_all",
     "histogram_plot",
     "model_plot",
@@ -33,6 +35,7 @@ __all__ = [
 
 FIGURES: tuple[Callable[[Iterable[TurnRow]], Plot | None], ...] = (
     speedup_bars,
+    baseline_plot,
     model_plot,
     tau_against_context,
     tau_against_turn,
