@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -250,10 +251,9 @@ def load_drafter(name: str, /, *, target: str = "", **options: Any) -> Drafter:
     Raises ConfigError for an unknown name or option, ContractError if what is called so is no drafter.
     """
     from agentbench_spec.engine.embedded import shipped_drafter
-    from agentbench_spec.plugins import load_drafter
+    from agentbench_spec.plugins import load_drafter, with_checkpoints
 
-    shipped = {} if "checkpoint" in options else shipped_drafter(name, target)
-    return load_drafter(name, **shipped, **options)
+    return load_drafter(name, **with_checkpoints(name, options, partial(shipped_drafter, target=target)))
 
 
 def token_counter(target: str) -> TokenCounter:

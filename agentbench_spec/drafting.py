@@ -33,7 +33,8 @@ Axes: B rows, n positions, k drafted, S tapped layers, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -134,6 +135,8 @@ class Proposal:
     count: Tensor | None = None
     """[B] int64: leading tokens that count, 0..k; None: all k. Keep it on the CPU if the host knows it: the engine
     then verifies no more positions than the longest row needs."""
+    source: Sequence[str] | None = None
+    """[B]: who guessed each row's tokens, of a drafter made of several; None: the drafter has no parts."""
 
 
 class DraftSampler(Protocol):
@@ -233,21 +236,33 @@ class SequenceDrafter(Drafter):
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         guesses: list[list[int]] = []
         for row, (token, at) in enumerate(zip(anchor.tolist(), position.tolist(), strict=True)):
-            text = self._texts[row]
-            if at < 0:
-                guesses.append([])
-                continue
-            if at != len(text):
-                raise ContractError(f"{self.spec.name}: anchor of row {row} is at {at}, text has {len(text)} tokens")
-            text.append(token)
-            try:
-                guesses.append(self._whole(self.propose_one(row, text, k))[:k] if k else [])
-            finally:
-                text.pop()
+            with self._ending_in(row, token, at) as text:
+                guesses.append(self._whole(self.propose_one(row, text, k))[:k] if k and at >= 0 else [])
         count = torch.tensor([len(g) for g in guesses])
         width = int(count.max())
         ids = torch.tensor([g + [0] * (width - len(g)) for g in guesses], dtype=torch.int64).view(len(guesses), width)
         return Proposal(ids=ids.to(anchor.device), count=count)
+
+    def match_lengths(self, anchor: Tensor, position: Tensor) -> list[int]:
+        """Tokens of the match that each row's guess would rest on; arguments as those of `propose`."""
+        lengths = []
+        for row, (token, at) in enumerate(zip(anchor.tolist(), position.tolist(), strict=True)):
+            with self._ending_in(row, token, at) as text:
+                lengths.append(self.match_one(row, text) if at >= 0 else 0)
+        return lengths
+
+    @contextmanager
+    def _ending_in(self, row: int, anchor: int, at: int) -> Iterator[list[int]]:
+        """The row's text with its anchor behind it, for as long as the context lasts; an idle row's as it is."""
+        text = self._texts[row]
+        if at >= 0 and at != len(text):
+            raise ContractError(f"{self.spec.name}: anchor of row {row} is at {at}, text has {len(text)} tokens")
+        length = len(text)
+        text.append(anchor)
+        try:
+            yield text
+        finally:
+            del text[length:]
 
     def _whole(self, guess: Sequence[int]) -> list[int]:
         """The guess, if it is a list of whole numbers; a float would silently become another token."""
@@ -270,6 +285,10 @@ class SequenceDrafter(Drafter):
     def propose_one(self, row: int, text: Sequence[int], k: int) -> Sequence[int]:
         """Guess at most k tokens to follow `text` (anchor last). Do not mutate or keep `text`."""
         raise NotImplementedError
+
+    def match_one(self, row: int, text: Sequence[int]) -> int:
+        """Tokens at the end of `text` (anchor last) that a look-up found earlier in it; 0: nothing, or no look-up."""
+        return 0
 
     def extend_one(self, row: int, tokens: Sequence[int]) -> None:
         """`tokens` were added at the end of `row`'s text (the anchor is not among them)."""

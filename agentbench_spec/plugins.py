@@ -61,13 +61,50 @@ def available(kind: Kind) -> dict[str, str]:
 def load_drafter(name: str, /, **options: Any) -> Drafter:
     """The drafter called `name`, made with `options`; "name=ARG" is short for `checkpoint=ARG`.
 
+    A drafter made of others, whose factory takes `parts`, is "name=A+B"; the option `part_options` holds, by the name
+    of the part as written there, the options of each.
+
     Raises ConfigError for an unknown name or option, a missing option and a dependency that is not installed;
     ContractError if its import or its factory fails or calls sys.exit, or what the factory returns is no drafter.
     """
-    base, given, checkpoint = name.partition("=")
-    if given:
-        options = _with_checkpoint(name, checkpoint, options)
+    base, given, argument = name.partition("=")
+    if part_names(name):
+        options = _with_parts(name, options)
+    elif given:
+        options = _with_checkpoint(name, argument, options)
     return cast("Drafter", load("drafter", base, _lacks_as_drafter, options))
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The drafters that "name=A+B" is made of, (A, B), B with whatever follows; () for one without parts.
+
+    Raises as loading it does.
+    """
+    base, given, argument = name.partition("=")
+    return tuple(argument.split("+", 1)) if given and accepts("drafter", base, "parts") else ()
+
+
+def with_checkpoints(
+    name: str, options: Mapping[str, Any], shipped: Callable[[str], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`options` of a drafter; where it or a part of it has no checkpoint, with what `shipped` has for that name.
+
+    Raises as loading it does.
+    """
+    if parts := part_names(name):
+        given = options.get("part_options", {})
+        filled = {part: with_checkpoints(part, given.get(part, {}), shipped) for part in parts}
+        return {**options, "part_options": {**given, **filled}}
+    return {**options, **({} if "checkpoint" in options else shipped(name))}
+
+
+def _with_parts(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    names, of_parts = part_names(name), options.get("part_options", {})
+    unknown = [part for part in of_parts if part not in names]
+    if unknown:
+        raise unknown_name(f"part in part_options of drafter {name!r}:", unknown[0], names)
+    parts = [load_drafter(part, **of_parts.get(part, {})) for part in names]
+    return {**{key: value for key, value in options.items() if key != "part_options"}, "parts": parts}
 
 
 def load_workload(name: str, /, **options: Any) -> Workload:

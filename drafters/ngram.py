@@ -78,11 +78,18 @@ class NgramDrafter(SequenceDrafter):
         del text[length:]
 
     def propose_one(self, row: int, text: Sequence[int], k: int) -> Sequence[int]:
-        for index in self._indices[row]:
-            at = index.after(text)
-            if at is not None:
-                return _copy(text, at, k)
-        return []
+        _, at = self._longest(row, text)
+        return [] if at is None else _copy(text, at, k)
+
+    def match_one(self, row: int, text: Sequence[int]) -> int:
+        return self._longest(row, text)[0]
+
+    def _longest(self, row: int, text: Sequence[int]) -> tuple[int, int | None]:
+        """Size of the longest n-gram seen before and the position after it; (0, None): none was."""
+        for size, index in zip(self._sizes, self._indices[row], strict=True):
+            if (at := index.after(text)) is not None:
+                return size, at
+        return 0, None
 
     def state_bytes(self, row: int) -> int:
         """Host memory of the text and its indices, an estimate."""

@@ -42,6 +42,9 @@ class SuffixDrafter(SequenceDrafter):
         limit = min(k, int(self._factor * matched + self._offset))
         return self._follow(self._automata[row], state, text[-1], limit)
 
+    def match_one(self, row: int, text: Sequence[int]) -> int:
+        return self._automata[row].locate(text[-1])[1]
+
     def state_bytes(self, row: int) -> int:
         """Host memory of the text and its automaton, an estimate."""
         return super().state_bytes(row) + self._automata[row].size_bytes()

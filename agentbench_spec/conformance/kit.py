@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,7 @@ from agentbench_spec.engine.embedded import NAME as EMBEDDED
 from agentbench_spec.engine.embedded import shipped_drafter
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.plugins import load_drafter
+from agentbench_spec.plugins import load_drafter, with_checkpoints
 from agentbench_spec.testing import toy_target, toy_turns
 
 __all__ = ["LAWS", "Finding", "Law", "Report", "check", "check_drafter", "embedded_bench", "toy_bench"]
@@ -182,10 +183,8 @@ def check_drafter(
     loaded target the drafter was trained for; reference: name of a plain implementation, which gets the same options.
     Raises ConfigError for an unknown drafter or target, and if the embedded model is not installed.
     """
-    given = dict(options or {})
     name = target.info.name if target is not None else EMBEDDED if tuple(on) == ("embedded",) else ""
-    if "checkpoint" not in given:
-        given |= shipped_drafter(drafter, name)
+    given = with_checkpoints(drafter, options or {}, partial(shipped_drafter, target=name))
 
     def make() -> Drafter:
         return load_drafter(drafter, **given)

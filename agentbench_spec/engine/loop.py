@@ -40,7 +40,7 @@ class Turn:
     rounds: list[Round] = field(default_factory=list)
     stop_reason: StopReason | None = None
 
-    def take(self, tokens: Sequence[int], proposed: int, limits: Limits) -> int:
+    def take(self, tokens: Sequence[int], proposed: int, limits: Limits, source: str | None = None) -> int:
         """Append the round's accepted drafts and next token, clipped; returns how many were kept."""
         kept = tokens[: self._room(limits)]
         for i, token in enumerate(kept):
@@ -49,7 +49,7 @@ class Turn:
                 break
         self.output.extend(kept)
         self.position += len(kept)
-        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept)))
+        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept), source))
         self.end(limits)
         return len(kept)
 
@@ -103,7 +103,8 @@ def step(
     with clock.phase("draft"):
         anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
         position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-        drafts, probs, count = drafts_of(drafter, anchor, position, k, [turn is not None for turn in decoding], target)
+        live = [turn is not None for turn in decoding]
+        drafts, probs, count, source = drafts_of(drafter, anchor, position, k, live, target)
     with clock.phase("verify"):
         start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
         block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
@@ -117,7 +118,7 @@ def step(
             if turn is not None:
                 *tokens, matched, proposed, finite = outcome[row]
                 target.check_finite(row, turn.position, finite, matched)
-                kept[row] = turn.take(tokens[: matched + 1], proposed, limits)
+                kept[row] = turn.take(tokens[: matched + 1], proposed, limits, source[row] if source else None)
                 target.commit(row, turn.position)
     with clock.phase("draft_append"):
         drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))

@@ -17,15 +17,15 @@ from agentbench_spec.errors import ContractError
 
 def drafts_of(
     drafter: Drafter, anchor: Tensor, position: Tensor, k: int, live: Sequence[bool], target: Target
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """One call of propose: (ids [B, n], probs [B, n, V] or None, count [B]), n <= k.
+) -> tuple[Tensor, Tensor | None, Tensor, Sequence[str] | None]:
+    """One call of propose: (ids [B, n], probs [B, n, V] or None, count [B], source of each row or None), n <= k.
 
     anchor, position [B]; live: which rows decode. Raises ContractError naming the clause that is broken.
     """
     proposal = checked(drafter.propose(anchor, position, k), drafter, len(live), k, target)
     ids, probs, count = trimmed(proposal, live)
     in_vocabulary(ids, drafter, target)
-    return ids, probs, count
+    return ids, probs, count, proposal.source
 
 
 def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
@@ -55,6 +55,8 @@ def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator
         yield fits, "probs must be [B, k, V] like ids and the target's vocabulary"
         exact = probs.dtype in (torch.float32, torch.float64)
         yield exact, "probs must be float32 (or float64): rounded ones are not what was drawn from"
+    if proposal.source is not None:
+        yield len(proposal.source) == rows, f"source must name {rows} rows"
     if count is not None:
         yield tuple(count.shape) == (rows,), f"count must be [{rows}]"
         yield not count.is_floating_point(), "count must be whole numbers"

@@ -26,3 +26,5 @@ class Round(NamedTuple):
     """Drafts accepted, before any stop rule."""
     emitted: int
     """Tokens added to the text, clipped at stop tokens and the cap."""
+    source: str | None = None
+    """Who guessed, of a drafter made of several; None: the drafter has no parts."""

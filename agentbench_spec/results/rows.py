@@ -224,6 +224,8 @@ class RoundRow:
     """Draft tokens accepted, before any stop rule."""
     emitted: int
     """Tokens the round added to the output, clipped at stop tokens and at the length cap."""
+    source: str | None = None
+    """Name of the part that guessed, of a drafter made of several; null for one without parts."""
     draft_s: float | None = None
     verify_s: float | None = None
     accept_s: float | None = None

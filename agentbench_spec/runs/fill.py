@@ -201,6 +201,7 @@ def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:
             proposed=done.proposed,
             matched=done.matched,
             emitted=done.emitted,
+            source=done.source,
             **seconds[i],
         )
         for i, done in enumerate(decoded.turn.rounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,12 +41,15 @@ def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
     for name in given:
         base = name.partition("=")[0]
         options = {**config.drafter_options.get(base, {}), **config.drafter_options.get(name, {})}
-        if "=" not in name and "checkpoint" not in options:
-            options |= embedded.shipped_drafter(name, config.target.source)
-        makers[base if shared[base] == 1 else name] = partial(plugins.load_drafter, name, **options)
+        makers[base if shared[base] == 1 else name] = partial(_load, name, config.target.source, options)
     if config.measure.aa:
         makers[AGAIN] = partial(plugins.load_drafter, BASELINE, **config.drafter_options.get(BASELINE, {}))
     return makers
+
+
+def _load(name: str, target: str, options: Mapping[str, Any]) -> Drafter:
+    shipped = partial(embedded.shipped_drafter, target=target)
+    return plugins.load_drafter(name, **plugins.with_checkpoints(name, options, shipped))
 
 
 @dataclass(frozen=True, slots=True)
