@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from agentbench_spec.results.costs import Pair, speedup_parts
 from agentbench_spec.results.metrics import rollout_of
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.steady import steadied
 
 Array = NDArray[np.float64]
 _Cluster = TypeVar("_Cluster")
@@ -206,11 +207,36 @@ def speedup_interval(
     pairs: Iterable[Pair], *, macro: bool = False, e2e: bool = False, level: float = LEVEL
 ) -> Interval | None:
     """Interval of the pooled decode speed-up over paired turns; macro: of the mean over rollouts; e2e: end to end."""
+    pairs = list(pairs)
     timed = [(pair[1], parts) for pair in pairs for _, parts in speedup_parts([pair], e2e=e2e)]
     if macro:
         return _macro_interval(timed, level)
+    if not e2e and any(_mended(row) for pair in pairs for row in pair):
+        return _mended_interval(pairs, level)
     clusters = [cluster_of(row) for row, _ in timed]
     return clustered_interval([parts for _, parts in timed], clusters, ratio_of_sums, level=level)
+
+
+def _mended(row: TurnRow) -> bool:
+    """True if the row's seconds are not the sum of its rounds: stalled ones took the time of their like."""
+    return bool(row.round_s and row.decode_s) and not math.isclose(
+        sum(row.round_s or ()), row.decode_s or 0, rel_tol=1e-6
+    )
+
+
+def _mended_interval(pairs: Sequence[Pair], level: float) -> Interval | None:
+    """What the like of a round takes is an estimate, too: it is made anew without each cluster."""
+    clusters: dict[Hashable, list[Pair]] = {}
+    for pair in pairs:
+        clusters.setdefault(cluster_of(pair[1]), []).append(pair)
+
+    def estimate(some: Sequence[Sequence[Pair]]) -> float | None:
+        rows = steadied([row for own in some for pair in own for row in pair])
+        parts = [own for _, own in speedup_parts(zip(rows[::2], rows[1::2], strict=True))]
+        return float(ratio_of_sums(np.asarray(parts).sum(0, keepdims=True))[0]) if parts else None
+
+    weights = [float(sum(row.emitted or 0 for _, row in own)) for own in clusters.values()]
+    return jackknife_interval(list(clusters.values()), estimate, weights=weights, level=level)
 
 
 def share_interval(
