@@ -6,26 +6,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
 
-from agentbench_spec.engine.sampling import GREEDY, Sampling
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.rollout import Message
-from agentbench_spec.rollouts.render import messages_for_template
-from agentbench_spec.serving.stream import Answer, RequestFailed, add_chat, add_generate, events
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """How every answer of a run is asked for."""
-
-    max_new_tokens: int
-    sampling: Sampling = GREEDY
-    stop_ids: tuple[int, ...] = ()
-    thinking: bool | None = None
+from agentbench_spec.serving.bodies import Ask, chat_body, sampling_params
+from agentbench_spec.serving.foreign import kind_of, object_of, refuse_page, refuse_redirect, unlike
+from agentbench_spec.serving.stream import Answer, NoStream, RequestFailed, add_chat, add_generate, events
 
 
 class Unauthorised(ConfigError):
@@ -63,12 +52,12 @@ class Client:
 
     def generate(self, input_ids: Sequence[int], ask: Ask) -> Answer:
         """The native route, with token ids: no template and no tokeniser stands between. Raises RequestFailed."""
-        body = {"input_ids": list(input_ids), "sampling_params": _sampling_params(ask), "stream": True}
+        body = {"input_ids": list(input_ids), "sampling_params": sampling_params(ask), "stream": True}
         return self._stream("/generate", body, add_generate)
 
     def chat(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], ask: Ask, model: str) -> Answer:
         """The OpenAI route, for servers that offer only that; tokens per chunk are not told. Raises RequestFailed."""
-        return self._stream("/v1/chat/completions", _chat_body(messages, tools, ask, model), add_chat)
+        return self._stream("/v1/chat/completions", chat_body(messages, tools, ask, model), add_chat)
 
     def _stream(self, path: str, body: dict[str, Any], add: Callable[[Answer, dict[str, Any], float], None]) -> Answer:
         content = json.dumps(body).encode()
@@ -78,10 +67,14 @@ class Client:
                 if response.status_code != httpx.codes.OK:
                     response.read()
                     self._refuse_unauthorised(path, response)
+                    refuse_redirect(response)
                     raise RequestFailed(f"{path} answered {response.status_code}: {self._said(response, 300)}")
                 for event in events(response.iter_lines()):
-                    add(answer, event, time.perf_counter())
+                    _take(answer, event, add)
                 answer.last_at = time.perf_counter()
+        except NoStream as error:
+            said = error.said.replace(self._key, "***") if self._key else error.said
+            raise RequestFailed(f"{self.base_url}{path} answered with {kind_of(said)}, not with a stream") from None
         except httpx.HTTPError as error:
             raise RequestFailed(f"{path}: {type(error).__name__}: {error or 'no answer'}") from error
         if answer.finish is None:
@@ -103,6 +96,7 @@ class Client:
         except httpx.HTTPError as error:
             return f"{type(error).__name__}: {error}"
         self._refuse_unauthorised(response.url.path, response)
+        refuse_page(response, self._said(response))
         return response.status_code
 
     def wait_ready(
@@ -157,8 +151,9 @@ class Client:
             with self._asking(path):
                 response = self._http.get(path)
                 self._refuse_unauthorised(path, response)
+                refuse_redirect(response)
                 if response.status_code == httpx.codes.OK:
-                    return dict(response.json())
+                    return object_of(response, self._said(response, _PAGE), "model_path", "internal_states")
                 if response.status_code != httpx.codes.NOT_FOUND:
                     raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {self._said(response)}")
         return None
@@ -168,10 +163,14 @@ class Client:
         with self._asking("/v1/models"):
             response = self._http.get("/v1/models")
         self._refuse_unauthorised("/v1/models", response)
+        refuse_redirect(response)
         if response.status_code != httpx.codes.OK:
             return {}
-        listed = response.json().get("data") or [{}]
-        return dict(listed[0])
+        said = self._said(response, _PAGE)
+        listed = object_of(response, said, "data")["data"] or [{}]
+        if not isinstance(listed, list) or not isinstance(listed[0], dict):
+            raise unlike(response, said)
+        return listed[0]
 
     def flush(self, *, tries: int = 5, pause_s: float = 1.0) -> bool:
         """Empty prefix cache, draft state and acceptance counters, and see that it happened.
@@ -182,6 +181,8 @@ class Client:
             with self._asking("/flush_cache"):
                 response = self._http.post("/flush_cache", params={"timeout": 30})
             self._refuse_unauthorised("/flush_cache", response)
+            if response.status_code != httpx.codes.NOT_FOUND:
+                refuse_page(response, self._said(response))
             if response.status_code == httpx.codes.OK:
                 return True
             if response.status_code == httpx.codes.NOT_FOUND:
@@ -230,6 +231,16 @@ class Client:
             raise MeasurementError(f"{self.base_url}{path}: {type(error).__name__}: {error}") from error
 
 
+def _take(answer: Answer, event: dict[str, Any], add: Callable[[Answer, dict[str, Any], float], None]) -> None:
+    """Raises RequestFailed for an event that is JSON, but of another service."""
+    try:
+        add(answer, event, time.perf_counter())
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestFailed(f"an event of another form in the stream: {json.dumps(event)[:80]}") from error
+
+
+_PAGE = 100_000
+"""Most characters of a body that are looked at to say what it is."""
 _JSON = {"content-type": "application/json"}
 _UNREACHED = "no connection"
 
@@ -239,47 +250,3 @@ def _nobody(base_url: str, why: str, grace_s: float) -> str:
         f"{base_url}: {why} for {grace_s:g} s; start a server there, correct --base-url, or let --launch start one. "
         "SGLang listens only when its weights are loaded: try again then, or raise sglang.refused_grace_s"
     )
-
-
-def _sampling_params(ask: Ask) -> dict[str, Any]:
-    sampling = ask.sampling
-    params: dict[str, Any] = {"max_new_tokens": ask.max_new_tokens, "temperature": sampling.temperature}
-    if not sampling.greedy:
-        params |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
-    if ask.stop_ids:
-        params["stop_token_ids"] = list(ask.stop_ids)
-    return params
-
-
-def _chat_body(messages: Sequence[Message], tools: Sequence[dict[str, Any]], ask: Ask, model: str) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [_openai(message) for message in messages_for_template(messages)],
-        "max_tokens": ask.max_new_tokens,
-        "temperature": ask.sampling.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_spec_tokens_details": True,
-        "return_cached_tokens_details": True,
-    }
-    if not ask.sampling.greedy:
-        body |= {"top_p": ask.sampling.top_p, "top_k": ask.sampling.top_k or -1}
-    if tools:
-        body["tools"] = list(tools)
-    if ask.stop_ids:
-        body["stop_token_ids"] = list(ask.stop_ids)
-    if ask.thinking is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": ask.thinking}
-    return body
-
-
-def _openai(message: dict[str, Any]) -> dict[str, Any]:
-    """Tool-call arguments are JSON text on this route."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    spelt = [
-        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
-        for call in calls
-    ]
-    return {**message, "tool_calls": spelt}

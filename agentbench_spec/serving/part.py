@@ -23,7 +23,8 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.serving import kvcost
 from agentbench_spec.serving.access import Connect
-from agentbench_spec.serving.client import Ask, Client
+from agentbench_spec.serving.bodies import Ask
+from agentbench_spec.serving.client import Client
 from agentbench_spec.serving.paired_rows import judge_divergences
 from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
 from agentbench_spec.serving.server_rows import Served

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +29,8 @@ def counters(text: str) -> dict[str, float]:
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
         if sample and sample["name"] in COUNTERS:
-            found[sample["name"]] = found.get(sample["name"], 0.0) + float(sample["value"])
+            with suppress(ValueError):  # no number: not a line of Prometheus after all
+                found[sample["name"]] = found.get(sample["name"], 0.0) + float(sample["value"])
     return found
 
 

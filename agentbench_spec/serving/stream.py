@@ -18,6 +18,14 @@ class RequestFailed(AgentBenchError):
     """One request did not get a usable answer; the server may still be well."""
 
 
+class NoStream(Exception):
+    """What was to be an event stream holds no event; `said` is how it begins."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
 @dataclass(slots=True)
 class Answer:
     """One streamed answer. Instants are seconds of the client's monotonic clock."""
@@ -42,14 +50,22 @@ class Answer:
     """Everything else the server told, nulls left out."""
 
 
+_MOST_OTHERS = 4000
+"""Characters kept of what is no event."""
+
+
 def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects of an event stream, up to its end mark.
 
-    Raises RequestFailed if the stream ends without the mark, carries an error, or carries what is not JSON.
+    Raises RequestFailed if the stream ends without the mark, carries an error, or carries what is not JSON; NoStream
+    if it is none.
     """
+    others, streams = "", False
     for line in lines:
         if not line.startswith("data:"):
+            others = others if streams or len(others) > _MOST_OTHERS else f"{others}{line}\n"
             continue
+        streams = True
         data = line.removeprefix("data:").strip()
         if data == "[DONE]":
             return
@@ -57,6 +73,8 @@ def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         if error := event.get("error"):
             raise RequestFailed(f"the server answered with an error: {_message(error)}")
         yield event
+    if not streams:
+        raise NoStream(others)
     raise RequestFailed("the stream ended before its end mark: the connection was dropped or the server died")
 
 

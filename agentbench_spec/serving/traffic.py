@@ -19,7 +19,8 @@ from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.runs.fill import describe
 from agentbench_spec.runs.replay import Renders
-from agentbench_spec.serving.client import Ask, Client, Unauthorised
+from agentbench_spec.serving.bodies import Ask
+from agentbench_spec.serving.client import Client, Unauthorised
 from agentbench_spec.serving.counts import expected_reuse
 from agentbench_spec.serving.server_rows import Served, blank_row, fill_answer
 from agentbench_spec.serving.servers import Server

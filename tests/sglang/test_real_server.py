@@ -29,7 +29,8 @@ from agentbench_spec.errors import ConfigError, MeasurementError  # noqa: E402
 from agentbench_spec.results.rows import TurnRow  # noqa: E402
 from agentbench_spec.runs.execute import run  # noqa: E402
 from agentbench_spec.runs.presets import ThroughputPreset  # noqa: E402
-from agentbench_spec.serving.client import Ask, Client  # noqa: E402
+from agentbench_spec.serving.bodies import Ask  # noqa: E402
+from agentbench_spec.serving.client import Client  # noqa: E402
 from agentbench_spec.serving.launch import launchable, launched  # noqa: E402
 from agentbench_spec.serving.sglang import ServedRun, run_served  # noqa: E402
 from agentbench_spec.serving.sweep import sweep  # noqa: E402
