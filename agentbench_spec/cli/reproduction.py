@@ -25,7 +25,7 @@ from agentbench_spec.runs.early import checkpoints
 if TYPE_CHECKING:
     from agentbench_spec.reproduce.plan import Request
 
-_KNOWN = "table1, table2, table3, table4, table5, figure1b or figure5."
+_KNOWN = "table1 to table5, figure1b, figure4b, figure5 or ksweep."
 _RESULTS = Path("results/reproduce")
 
 

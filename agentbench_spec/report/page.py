@@ -89,9 +89,10 @@ def write_report(
     tables: Sequence[Grid] = (),
     throughput: Sequence[ThroughputPoint] = (),
     cards: Sequence[Heading] = (),
+    plots: Sequence[Plot] = (),
 ) -> Path:
     """Write the report over the runs in `folders` to `out`; returns `out`. Raises what `build_report` raises."""
-    page = build_report(folders, tables=tables, throughput=throughput, cards=cards)
+    page = build_report(folders, tables=tables, throughput=throughput, cards=cards, plots=plots)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, page.encode())
     return out
@@ -103,8 +104,9 @@ def build_report(
     tables: Sequence[Grid] = (),
     throughput: Sequence[ThroughputPoint] = (),
     cards: Sequence[Heading] = (),
+    plots: Sequence[Plot] = (),
 ) -> str:
-    """The page as text. tables: shown below the cards of all runs; throughput: drawn under them.
+    """The page as text. tables: shown below the cards of all runs; throughput: drawn under them, and so are plots.
 
     cards: of runs that tables and throughput come from and that have no section of their own.
 
@@ -123,7 +125,7 @@ def build_report(
     named = [(name, m.get("settings") or {}, s) for name, (m, _), s in zip(names, runs, summaries, strict=True)]
     overview = [overview_grid(named)] if len(runs) > 1 else []
     headings = [*(section.heading for section in sections), *cards]
-    return _render(sections, headings, [*overview, *tables], _panels(draw_all((), throughput), "all-"))
+    return _render(sections, headings, [*overview, *tables], _panels([*draw_all((), throughput), *plots], "all-"))
 
 
 def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from statistics import median
 
 from agentbench_spec.report.grids import Cell, Grid, word
 from agentbench_spec.report.page import Heading, heading, save_figures, write_report
-from agentbench_spec.report.plots import ThroughputPoint, draw_all
+from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.reproduce.tables123 import Reproduced, write_record
 from agentbench_spec.results.export import sheet, write_tables
 from agentbench_spec.results.folder import read_manifest
@@ -16,6 +16,7 @@ from agentbench_spec.results.intervals import ends
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput.pass_rows import by_cell, read_rows
+from agentbench_spec.writing import write_bytes
 
 
 def write_everything(done: Reproduced, folder: Path) -> list[Path]:
@@ -26,10 +27,23 @@ def write_everything(done: Reproduced, folder: Path) -> list[Path]:
     cards = list(map(throughput_card, done.runs)) if batched else []
     figures = folder / "figures"
     files += save_figures(runs, figures)
-    files += [path for plot in draw_all((), points) for path in plot.save(figures)]
+    files += [path for plot in (*draw_all((), points), *done.plots) for path in plot.save(figures)]
+    files += [write_csv(plot, folder) for plot in done.plots]
     name = f"{done.plan.name}.html"
-    page = write_report(runs, folder / name, tables=grids(done.tables), throughput=points, cards=cards)
+    page = write_report(
+        runs, folder / name, tables=grids(done.tables), throughput=points, cards=cards, plots=done.plots
+    )
     return [*files, page]
+
+
+def write_csv(plot: Plot, folder: Path) -> Path:
+    """Write the numbers that a figure was drawn from; returns the file."""
+    import pandas as pd
+
+    path = folder / f"{plot.name}_curves.csv"
+    drawn = pd.DataFrame(plot.data, columns=list(plot.columns), dtype="object")
+    write_bytes(path, str(drawn.to_csv(index=False, lineterminator="\n")).encode())
+    return path
 
 
 def throughput_card(run: Path) -> Heading:

@@ -80,16 +80,19 @@ def plan(name: str, request: Request) -> Plan:
     """What a table takes. Raises ConfigError for an unknown table or setting, and for tables that need training."""
     table, presets = check_table(name), load_presets(request.presets)
     asked = request.target or (presets.embedded.target if request.embedded else None)
-    preset, target = presets.table(table, asked), asked or "Qwen/Qwen3-4B"
+    preset, target = presets.table(table, asked, embedded=request.embedded), asked or "Qwen/Qwen3-4B"
+    if preset.arms and request.drafters:
+        raise ConfigError(f"{table} compares drafters that it trains itself: leave --drafter out, or use `run`")
     own = paper_target(target)
     shown = presets.embedded.orientation if request.embedded else own
     shipped = presets.embedded.shipped if request.embedded and target == presets.embedded.target else ()
     given, missing = _drafters(presets, preset, request, own, shipped)
     columns, changed = [], set()
     for column in _columns(presets, table, request.embedded):
-        config, differences = _config(presets, preset, column, request, target, given)
-        columns.append((column, config))
-        changed |= set(differences)
+        for k in preset.k or (None,):
+            config, differences = column_config(presets, preset, column, request, target, given, k=k)
+            columns.append((column, config))
+            changed |= set(differences)
     return Plan(
         name=table,
         preset=preset,
@@ -123,9 +126,16 @@ def _changed(request: Request, settings: set[str]) -> list[str]:
 def _settings_lines(presets: Presets, table: TableName, embedded: bool, shipped: Sequence[str]) -> list[str]:
     if not embedded:
         return presets.settings_lines(table)
-    settings = {**presets.embedded.settings, **presets.table(table).settings}
-    own = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return [f"offline form of {table}: {own}", *(presets.embedded.notes if shipped else ())]
+    settings = {**presets.embedded.settings, **presets.tables[table].settings}
+    line = f"offline form of {table}: {_words(settings)}"
+    if presets.tables[table].arms and presets.training:
+        data = f"{presets.training.train} rollouts of {presets.training.workload}"
+        return [line, f"each drafter is trained here, on {data}: {_words(presets.training.settings)}"]
+    return [line, *(presets.embedded.notes if shipped else ())]
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _title(table: TableName, preset: TablePreset, target: str, embedded: bool) -> str:
@@ -153,7 +163,7 @@ def _drafters(
 
 
 def _columns(presets: Presets, table: TableName, embedded: bool) -> Iterator[ColumnPreset]:
-    preset = presets.table(table)
+    preset = presets.tables[table]
     if not preset.groups:
         yield from preset.embedded if embedded else preset.columns
     for group, other in preset.groups.items():
@@ -162,19 +172,22 @@ def _columns(presets: Presets, table: TableName, embedded: bool) -> Iterator[Col
             yield column.model_copy(update={"paper": group})
 
 
-def _config(
+def column_config(
     presets: Presets,
     table: TablePreset,
     column: ColumnPreset,
     request: Request,
     target: str,
     drafters: Sequence[str],
+    *,
+    k: int | None = None,
 ) -> tuple[RunConfig, list[str]]:
-    """The column's settings, and those of them that are not the preset's."""
+    """The column's settings, and those of them that are not the preset's. k: in place of the settings' one."""
     shared = presets.embedded.settings if request.embedded else presets.settings
     base: dict[str, Any] = {
         **shared,
         **table.settings,
+        **({} if k is None else {"decode.k": k}),
         "target.source": target,
         "workload.name": column.workload,
         "workload.limit": column.limit,

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.reproduce.figure1b import fall_table
+from agentbench_spec.reproduce.ksweep import sweep_plots, sweep_tables
 from agentbench_spec.reproduce.plan import Plan, Request, plan
 from agentbench_spec.reproduce.reuse import data_is_absent, measured_run
 from agentbench_spec.results.folder import read_run
@@ -30,6 +32,8 @@ class Reproduced:
     tables: list[Table]
     runs: list[Path] = field(default_factory=list)
     """Run folders the table is made from."""
+    plots: list[Plot] = field(default_factory=list)
+    """Figures of the whole table."""
 
 
 def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
@@ -41,6 +45,11 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
     wanted = plan(name, request)
     for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
         tell(line)
+    if wanted.preset.arms:
+        from agentbench_spec.reproduce.trained import measure_trained
+
+        table, run, plots = measure_trained(wanted, request, tell)
+        return Reproduced(wanted, [table], [run], plots)
     if not [drafter for drafter in wanted.drafters if drafter not in wanted.missing]:
         raise ConfigError(
             f"no drafter has a checkpoint for {wanted.target}: give one, --drafter dlite=FOLDER_OR_HUB_ID"
@@ -51,10 +60,10 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
         tables, runs = measure_table4(wanted, request.results, tell)
     else:
         columns, runs = _measured(wanted, request.results, tell)
-        tables = [_table(wanted, columns)]
+        tables = sweep_tables(wanted, columns) if wanted.preset.k else [_table(wanted, columns)]
         if wanted.preset.groups:
             tables.append(fall_table(tables[0], wanted))
-    done = Reproduced(wanted, tables, runs)
+    done = Reproduced(wanted, tables, runs, sweep_plots(tables) if wanted.preset.k else [])
     if not runs:
         reasons = "; ".join(column.missing or "" for column in columns)
         raise ConfigError(f"not one column of {name} can be run: {reasons}")
@@ -66,7 +75,8 @@ def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], li
     for preset, config in wanted.columns:
         absent = data_is_absent(config)
         if absent is None:
-            tell(f"{preset.title}: {config.workload.name}")
+            at_k = f", K = {config.decode.k}" if wanted.preset.k else ""
+            tell(f"{preset.title}: {config.workload.name}{at_k}")
             folder = measured_run(config, results, tell)
             runs.append(folder)
         manifest, rows = ({}, []) if absent else read_run(folder)

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.intervals import Interval
 
-TableName = Literal["table1", "table2", "table3", "table4", "table5", "figure1b", "figure5"]
+TableName = Literal["table1", "table2", "table3", "table4", "table5", "figure1b", "figure4b", "figure5", "ksweep"]
 TABLES: tuple[TableName, ...] = get_args(TableName)
 Verdict = Literal["inside", "above", "below", "unknown"]
 """Where our interval lies, seen from the paper's value: around it, above it, below it."""

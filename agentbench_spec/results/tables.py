@@ -115,13 +115,15 @@ def replay_table(
     paper_target: str | None = None,
     comparable: bool = True,
     missing: Mapping[str, str] | None = None,
+    k_varies: bool = False,
 ) -> Table:
-    """A table over turns. missing: drafter -> why it was not run.
+    """A table over turns. missing: drafter -> why it was not run. k_varies: conditions are one within a column only.
 
     comparable: False if the settings are not the paper's, so that no verdict may be given. Raises MeasurementError if
     the rows were measured under different conditions, or one of them breaks an invariant.
     """
-    refuse_mix(columns)
+    for part in [[column] for column in columns] if k_varies else [columns]:
+        refuse_mix(part)
     missing = missing or {}
     cells = {}
     for column in columns:

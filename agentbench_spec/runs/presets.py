@@ -65,6 +65,32 @@ class ThroughputPreset(_Part):
         return max(self.requests_least, self.requests_per_row * concurrency)
 
 
+class ArmPreset(_Part):
+    """A drafter that is trained for a table, as one among others."""
+
+    name: str
+    drafter: str = "dlite"
+    """Loads what comes out."""
+    options: dict[str, Any] = {}
+    """Of the trainer `dlite`."""
+    settings: dict[str, Any] = {}
+    """Of the training, over those of all arms."""
+
+
+class TrainingPreset(_Part):
+    """What the arms of all tables have in common."""
+
+    workload: str
+    """Rollouts file, or an installed workload."""
+    options: dict[str, Any] = {}
+    held_out: int = Field(ge=2)
+    """Rollouts that are measured and never trained on: the first ones."""
+    train: int = Field(ge=1)
+    """Rollouts trained on at most; those that tell a held-out rollout's scenario are none of them."""
+    settings: dict[str, Any]
+    """Of the training, by the names of `agentbench-spec train --set`."""
+
+
 class TablePreset(ThroughputPreset):
     """One table."""
 
@@ -81,6 +107,10 @@ class TablePreset(ThroughputPreset):
     """Group of workloads -> the table whose columns are in it (figure 1b)."""
     without: tuple[str, ...] = ()
     """Columns of those tables that are left out."""
+    k: tuple[int, ...] = ()
+    """Draft tokens a round, in place of the settings' one: a table for each column, a column for each of these."""
+    arms: tuple[ArmPreset, ...] = ()
+    """Drafters trained for the offline form; the paper's own are not published."""
 
 
 class EmbeddedPreset(_Part):
@@ -106,21 +136,22 @@ class Presets(_Part):
     open_: dict[str, str] = Field(alias="open")
     checkpoints: dict[str, dict[str, str]]
     embedded: EmbeddedPreset
+    training: TrainingPreset | None = None
     tables: dict[TableName, TablePreset]
 
-    def table(self, name: TableName, target: str | None = None) -> TablePreset:
-        """The preset of a table. Raises ConfigError for one that a run alone cannot fill.
+    def table(self, name: TableName, target: str | None = None, *, embedded: bool = False) -> TablePreset:
+        """The preset of a table. Raises ConfigError for one that a run alone cannot fill, but for its offline form.
 
         target: whose drafters the error says how to train; None: the paper's.
         """
-        if name not in self.tables:
+        if name not in self.tables or (self.tables[name].arms and not embedded):
             raise ConfigError(needs_training(name, target or PAPER_TARGET) or f"the presets have no {name}")
         return self.tables[name]
 
     def settings_lines(self, name: TableName) -> list[str]:
         """Which settings the paper states, and which it leaves open and why they are as they are."""
         stated = [f"stated by the paper: {key}: {words}" for key, words in self.stated.items()]
-        opened = {**self.open_, **self.table(name).open}
+        opened = {**self.open_, **self.tables[name].open}
         return stated + [f"left open by the paper: {key}: {words}" for key, words in opened.items()]
 
 
@@ -140,4 +171,4 @@ def load_presets(file: Path | None = None) -> Presets:
         raise ConfigError(f"presets {file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-_SHARED = ("settings", "stated", "open", "checkpoints", "embedded")
+_SHARED = ("settings", "stated", "open", "checkpoints", "embedded", "training")

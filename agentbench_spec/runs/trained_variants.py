@@ -34,6 +34,10 @@ VARIANTS: dict[TableName, tuple[Variant, ...]] = {
         Variant("rank256", "--option slots=14 --option rank=256"),
         Variant("depth3", "--option slots=14 --option rank=512 --option depth=3"),
     ),
+    "figure4b": (
+        Variant("ce", "--single-stage --option loss=ce --option slots=14 --option rank=512"),
+        Variant("kl", "--single-stage --option loss=kl_target --option slots=14 --option rank=512"),
+    ),
     "figure5": (
         Variant(
             "window128", "--option role=teacher --option window=128 --option slots=14 --option rank=512", "dlite_window"
@@ -42,13 +46,16 @@ VARIANTS: dict[TableName, tuple[Variant, ...]] = {
             "window512", "--option role=teacher --option window=512 --option slots=14 --option rank=512", "dlite_window"
         ),
         Variant("none", "--single-stage --option slots=14 --option rank=512"),
+        Variant("two_stage", "--option slots=14 --option rank=512"),
     ),
 }
 _WHY: dict[TableName, str] = {
     "table5": "compares DLite drafters of different designs, trained on 80,000 samples; none but the final design is "
     "published, and which ones its rows are is not known to us; slots, rank, depth, group and block_size can be varied",
-    "figure5": "compares drafters that see a window of 128 or 512 KV positions with one that sees none, and none of "
-    "them is published",
+    "figure4b": "compares a DLite student trained by KL from the target's own distribution with one trained by "
+    "cross-entropy, over training; neither is published, and which options they have is not known to us",
+    "figure5": "compares drafters that see a window of 128 or 512 KV positions with one that sees none, in one stage "
+    "and in two, and none of them is published",
 }
 
 
@@ -68,4 +75,5 @@ def _words(table: TableName, target: str) -> Iterator[str]:
     yield f"{table} {_WHY[table]}: train each,"
     yield ", ".join(f"`{own.command(target)}`" for own in variants)
     yield "(TEXTS.jsonl: rollouts or conversations), then compare them on the same turns:"
-    yield f"`{run_command(variants, target)}`"
+    yield f"`{run_command(variants, target)}`."
+    yield f"`agentbench-spec reproduce {table} --embedded` trains and compares small ones"

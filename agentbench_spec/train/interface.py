@@ -40,10 +40,11 @@ __all__ = [
     "position_weights",
 ]
 
-Loss = Literal["ce", "kl", "soft", "tv", "confidence"]
-"""ce: -log q(label). kl: forward KL from the trainee's own teacher. soft: cross-entropy to the target's distribution.
-tv: L1 distance to the target's distribution, 0..2, not halved. confidence: binary cross-entropy of the confidence with
-the soft label 1 - tv / 2."""
+Loss = Literal["ce", "kl", "kl_target", "soft", "tv", "confidence"]
+"""ce: -log q(label). kl: forward KL from the trainee's own teacher. kl_target: forward KL from the target's
+distribution. soft: cross-entropy to it, which is kl_target plus the target's entropy: the same gradient. tv: L1
+distance to the target's distribution, 0..2, not halved. confidence: binary cross-entropy of the confidence with the
+soft label 1 - tv / 2."""
 
 
 @dataclass(frozen=True, slots=True)

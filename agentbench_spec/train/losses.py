@@ -15,7 +15,16 @@ from torch.nn import functional as F
 
 from agentbench_spec.train.interface import Loss
 
-__all__ = ["RowInputs", "confidence_bce", "cross_entropy", "forward_kl", "row_losses", "soft_cross_entropy", "tv"]
+__all__ = [
+    "RowInputs",
+    "confidence_bce",
+    "cross_entropy",
+    "forward_kl",
+    "row_losses",
+    "soft_cross_entropy",
+    "target_kl",
+    "tv",
+]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -27,6 +36,11 @@ def forward_kl(logits: Tensor, teacher: Tensor) -> Tensor:
     """sum p (log p - log q) from the teacher's p to q: logits, teacher [n, V_d] -> [n]."""
     log_p = teacher.float().log_softmax(-1)
     return F.kl_div(logits.float().log_softmax(-1), log_p, reduction="none", log_target=True).sum(-1)
+
+
+def target_kl(logits: Tensor, target: Tensor) -> Tensor:
+    """sum p (log p - log q), 0 where both agree: logits [n, V_d], the target's probabilities p [n, V_d] -> [n]."""
+    return F.kl_div(logits.float().log_softmax(-1), target, reduction="none").sum(-1)
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -68,6 +82,8 @@ def row_losses(wanted: Collection[Loss], rows: RowInputs) -> dict[Loss, Tensor]:
         found["ce"] = cross_entropy(rows.logits, rows.labels)
     if "kl" in wanted:
         found["kl"] = forward_kl(rows.logits, _there(rows.teacher, "kl"))
+    if "kl_target" in wanted:
+        found["kl_target"] = target_kl(rows.logits, _there(rows.target, "kl_target"))
     if "soft" in wanted:
         found["soft"] = soft_cross_entropy(rows.logits, _there(rows.target, "soft"))
     if "tv" in wanted or "confidence" in wanted:

@@ -153,7 +153,7 @@ class Step(nn.Module):
     ) -> RowInputs:
         short, target, teacher = example.shortlist, None, None
         with torch.no_grad():
-            if {"soft", "tv", "confidence"} & set(names):
+            if {"kl_target", "soft", "tv", "confidence"} & set(names):
                 target = self._target_probabilities(example, part.before)
             if taught is not None:
                 teacher = _logits(taught, taught.states.flatten(0, 1)[part.at], short)

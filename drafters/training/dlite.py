@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError
 from agentbench_spec.train.interface import (
+    Loss,
     Phase,
     Prediction,
     Sample,
@@ -43,7 +44,12 @@ from .recipe import (
     write_checkpoint,
 )
 
-SUPERVISED = {"ce": 0.1, "tv": 1.0}
+OBJECTIVES: dict[str, dict[Loss, float]] = {
+    "published": {"ce": 0.1, "tv": 1.0},
+    "ce": {"ce": 1.0},
+    "kl_target": {"kl_target": 1.0},
+}
+"""What a student learns from the target itself; the last two are the arms of the paper's figure 4b."""
 _STUDENT_TENSORS = ("history_fuse.", "history_norm.")
 
 
@@ -197,6 +203,7 @@ def make(
     role: Literal["student", "teacher"] = "student",
     single_stage: bool = False,
     teacher: str | None = None,
+    loss: Literal["published", "ce", "kl_target"] = "published",
     teacher_share: float = 1.0,
     window: int = 32,
     depth: int = 5,
@@ -210,10 +217,11 @@ def make(
     gamma: float = 4.0,
     start: Start = "random",
 ) -> DLiteTrainee:
-    """DLite: first a teacher, then the student by KL (1/8 of the steps), a cross-fade (1/8) and 0.1 CE + 1.0 TV.
+    """DLite: first a teacher, then the student by KL (1/8 of the steps), a cross-fade (1/8) and the objective `loss`.
 
-    role: "teacher" trains the sliding-window variant alone, by 0.1 CE + 1.0 TV. single_stage: the student by that
-    objective from the start, no teacher. teacher: folder of a trained one, in place of training it here.
+    loss: 0.1 CE + 1.0 TV as published, cross-entropy alone, or KL from the target's own distribution. role: "teacher"
+    trains the sliding-window variant alone, by that objective. single_stage: the student by it from the start, no
+    teacher. teacher: folder of a trained one, in place of training it here.
     teacher_share: its steps over the student's. window: W, its reach in positions. slots: target layers in use. rank:
     of the serial head. group: G, real tokens in the query. gamma: of the position weights, 0: no decay.
     start: random, or the target's last layers and the head of this rank that is closest to the target's.
@@ -241,23 +249,26 @@ def make(
         own |= {"swa_window_size": window, "history_layer_ids": list(history_layers(setting.target.num_layers))}
     base = base_config(setting.target, depth=depth, intermediate_size=intermediate_size)
     config = {**base, "architectures": ["DLiteDraftModel"], "block_size": block_size, "dlite_config": own}
-    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share), gamma, start)
+    trainee = DLiteTrainee(setting, config, _phases(role, single_stage, teacher, teacher_share, loss), gamma, start)
     if teacher is not None:
         trainee.load_teacher(teacher)
     return trainee
 
 
-def _phases(role: str, single_stage: bool, teacher: str | None, teacher_share: float) -> tuple[Phase, ...]:
+def _phases(role: str, single_stage: bool, teacher: str | None, teacher_share: float, loss: str) -> tuple[Phase, ...]:
+    if loss not in OBJECTIVES:
+        raise ConfigError(f"dlite: loss is {loss!r}; choose {', '.join(OBJECTIVES)}")
+    supervised = OBJECTIVES[loss]
     if role == "teacher":
-        return (Phase("teacher", (Stage("teacher", 1.0, SUPERVISED),)),)  # type: ignore[arg-type]
+        return (Phase("teacher", (Stage("teacher", 1.0, supervised),)),)
     if role != "student":
         raise ConfigError(f"dlite: role is {role!r}; choose student or teacher")
     if single_stage:
-        return (Phase("student", (Stage("single stage", 1.0, SUPERVISED),)),)  # type: ignore[arg-type]
+        return (Phase("student", (Stage("single stage", 1.0, supervised),)),)
     stages = (
         Stage("stage 1", 1.0, {"kl": 1.0}),
-        Stage("transition", 1.0, {"kl": 1.0}, fade_to=SUPERVISED),  # type: ignore[arg-type]
-        Stage("stage 2", 6.0, SUPERVISED),  # type: ignore[arg-type]
+        Stage("transition", 1.0, {"kl": 1.0}, fade_to=supervised),
+        Stage("stage 2", 6.0, supervised),
     )
     student = Phase("student", stages)
     if teacher is not None:

@@ -190,7 +190,7 @@ def completions(words: str) -> tuple[list[str], set[str]]:
         ("agentbench-spec rollouts stats bf", {"bfcl_v3"}),
         ("agentbench-spec check suf", {"suffix"}),
         ("agentbench-spec train ea", {"eagle3"}),
-        ("agentbench-spec reproduce fig", {"figure1b", "figure5"}),
+        ("agentbench-spec reproduce fig", {"figure1b", "figure4b", "figure5"}),
     ],
 )
 def test_a_shell_completes_verbs_and_names(words: str, offered: set[str]) -> None:

@@ -175,7 +175,7 @@ MAY_IMPORT: dict[str, str] = {
     "runs": "errors writing config drafting rollout plugins rollouts results engine",
     "report": "errors writing results runs.card",
     "serving": "errors writing config rollout rollouts results engine runs",
-    "reproduce": "errors writing config results runs serving report",
+    "reproduce": "errors writing jsonl config rollout results runs serving report train",
     "cli": "*",
     "api": "*",
     "__main__": "cli",

@@ -203,3 +203,23 @@ def test_a_bfloat16_forward_keeps_float32_weights(name: str, target: Any, tmp_pa
         assert all(parameter.dtype == torch.float32 for parameter in trainer.trainee.parameters())
     assert first["bfloat16"] == pytest.approx(first["float32"], rel=0.02)
     assert first["bfloat16"] != first["float32"]
+
+
+@pytest.mark.parametrize("loss", ["ce", "kl_target"])
+def test_dlite_learns_by_the_loss_it_was_given(loss: str, tmp_path: Path) -> None:
+    """Fails if the option reaches no stage, the log names another loss, or training by it does not lower it."""
+    target = kit.small_target(dtype=torch.float32)
+    texts = kit.written_texts(target, 4)
+    trainee = kit.make_trainee("dlite", target, texts, torch.float32, single_stage=True, loss=loss)
+    settings = kit.config(steps=40, save_every=1000)
+    Trainer(kit.step_of(trainee, target), settings, kit.online(target, trainee, texts), tmp_path, World()).run()
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text("utf-8").splitlines()]
+    assert [name for name in rows[0] if name.startswith("loss_")] == [f"loss_{loss}"]
+    values = [row[f"loss_{loss}"] for row in rows]
+    assert sum(values[-10:]) / 10 < 0.93 * values[0]
+
+
+def test_an_unknown_loss_of_dlite_is_refused() -> None:
+    """Fails if a misspelt loss trains something else."""
+    with pytest.raises(ConfigError, match="published, ce, kl_target"):
+        kit.make_trainee("dlite", kit.small_target(), kit.random_texts(), loss="kl")

@@ -152,3 +152,27 @@ def test_too_few_steps_for_the_stages_are_refused() -> None:
     """Fails if a stage silently disappears."""
     with pytest.raises(ConfigError, match="stage 1"):
         stage_steps(3, PHASES[1].stages)
+
+
+def test_kl_from_the_target_is_forward_kl_and_nothing_where_both_agree() -> None:
+    """From (0.5, 0.5) to softmax(log 3, 0) = (0.75, 0.25): log 2 - log(3) / 2. A token the target never says adds 0.
+
+    Fails if the direction is turned round, or p log p of a zero makes the loss NaN.
+    """
+    logits = torch.tensor([[math.log(3.0), 0.0], [math.log(3.0), 0.0], [20.0, -200.0]])
+    target = torch.tensor([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]])
+    found = row_losses(["kl_target"], RowInputs(logits, torch.zeros(3, dtype=torch.int64), target))["kl_target"]
+    assert found.tolist() == pytest.approx([math.log(2) - math.log(3) / 2, 0, 0], abs=1e-6)
+
+
+def test_kl_from_the_target_is_soft_cross_entropy_less_entropy() -> None:
+    """Values differ by p's entropy, gradients by 0. Fails if one is over another vocabulary or temperature."""
+    draw = torch.Generator().manual_seed(1)
+    logits = torch.randn(5, 11, generator=draw, requires_grad=True)
+    target = torch.randn(5, 11, generator=draw).softmax(-1)
+    found = row_losses(["kl_target", "soft"], RowInputs(logits, torch.zeros(5, dtype=torch.int64), target))
+    entropy = -(target * target.log()).sum(-1)
+    assert found["kl_target"].tolist() == pytest.approx((found["soft"] - entropy).tolist(), abs=1e-5)
+    (one,) = torch.autograd.grad(found["kl_target"].sum(), logits, retain_graph=True)
+    (other,) = torch.autograd.grad(found["soft"].sum(), logits)
+    assert torch.allclose(one, other, atol=1e-6)
