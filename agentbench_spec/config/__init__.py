@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from agentbench_spec.config.assignments import assign, key_parts, merge, parse_options, read_toml, split_assignment
+from agentbench_spec.config.contradictions import refuse_contradictions
 from agentbench_spec.errors import ConfigError
 
 __all__ = [
@@ -224,7 +225,8 @@ def load_config(
     """Resolve a run's settings: defaults, then `base`, the TOML `file`, `trees`, "a.b=c" `assignments`, dotted `flags`.
 
     base: the settings of a run to continue, as its manifest holds them. trees: nested as in TOML. Flags that are None
-    were not given. Raises ConfigError naming the source and the key that is wrong.
+    were not given. Raises ConfigError naming the source and the key that is wrong, or
+    two that contradict each other.
     """
     tree: dict[str, Any] = {}
     for own in (base or {}, read_toml(file) if file else {}, *trees):
@@ -242,6 +244,7 @@ def load_config(
         raise ConfigError(_explain(error, file)) from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a setting cannot be stored in a manifest: {error}; use text and finite numbers") from None
+    refuse_contradictions(config)
     return config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,46 @@ def test_option_values_are_toml_or_text() -> None:
     given = ["a=4", "b=true", "c=[1, 2]", 'd="4"', "e=bare word", "f=1\ng = 2"]
     expected = {"a": 4, "b": True, "c": [1, 2], "d": "4", "e": "bare word", "f": "1\ng = 2"}
     assert parse_options(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("assignments", "names"),
+    [
+        ("decode.mode=forced decode.temperature=0.5", "decode.mode=forced and decode.temperature=0.5"),
+        ("decode.mode=forced replay.history=self", "decode.mode=forced and replay.history=self"),
+        ("decode.temperature=0.0 decode.top_p=0.9", "decode.top_p=0.9 and decode.temperature=0"),
+        ("decode.temperature=0.0 decode.top_k=40", "decode.top_k=40 and decode.temperature=0"),
+        (
+            "target.capacity_tokens=64 decode.max_new_tokens=64",
+            "max_new_tokens=64 leaves no room",
+        ),
+        ("target.capacity_tokens=16 decode.k=16 decode.max_new_tokens=4", "decode.k=16 drafts more"),
+        ("target.revision=main", "target.revision=main and target.source=smollm2-135m"),
+        ('sglang.base_urls=["http://a"]', "sglang.base_urls and backend=engine"),
+        ("sglang.launch=true", "sglang.launch and backend=engine"),
+        ("backend=sglang measure.aa=true", "measure.aa and backend=sglang"),
+        ("backend=sglang measure.rounds=true", "measure.rounds and backend=sglang"),
+        ("backend=sglang target.rope_scaling.factor=2.0", "target.rope_scaling and backend=sglang"),
+    ],
+)
+def test_contradictions_name_both_settings_and_the_way_out(assignments: str, names: str) -> None:
+    """Fails if a setting is passed over because of another, or is refused only after the model was loaded."""
+    with pytest.raises(ConfigError) as raised:
+        load_config(assignments=assignments.split())
+    said = str(raised.value)
+    assert names in said and re.search(r"; (set|raise|lower|leave) .*, or ", said)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        "decode.mode=forced decode.temperature=0.0",
+        "decode.temperature=0.5 decode.top_p=0.9 replay.history=self",
+        "decode.k=0",
+        "backend=sglang sglang.launch=true decode.k=0",
+        "sglang.concurrency=4",
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_taken(assignments: str) -> None:
+    """Fails if settings that go together are refused."""
+    load_config(assignments=assignments.split())

@@ -346,7 +346,7 @@ def test_a_single_checkpoint_runs_under_the_short_name(tiny: Path, rollouts: Pat
         (("--drafter", "none=x"), "no option 'checkpoint'"),
         (("--drafter", "odd_plugins:nothing"), "module 'odd_plugins' has no 'nothing'"),
         (("--mode", "forced", "--temperature", 1), "temperature"),
-        (("--mode", "forced", "--history", "self"), "history_mode"),
+        (("--mode", "forced", "--history", "self"), "replay.history=self"),
         (
             ("--set", "target.capacity_tokens=99999"),
             "target.capacity_tokens=99999 is beyond the model's window of 1024",

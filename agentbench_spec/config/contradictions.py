@@ -1,0 +1,80 @@
+"""Settings that contradict each other: refused with both names and the way out, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from agentbench_spec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentbench_spec.config import RunConfig
+
+_EMBEDDED = "smollm2-135m"
+
+
+def refuse_contradictions(config: RunConfig) -> None:
+    """Raises ConfigError for the first pair of settings of which one makes the other void."""
+    for fault in (*_decoding(config), *_target(config), *_servers(config)):
+        raise ConfigError(fault)
+
+
+def _decoding(config: RunConfig) -> Iterator[str]:
+    decode, replay = config.decode, config.replay
+    if decode.mode == "forced":
+        if decode.temperature > 0:
+            yield (
+                f"decode.mode=forced and decode.temperature={decode.temperature:g}: the record is emitted, nothing is "
+                "sampled; set decode.temperature=0, or decode.mode=generate"
+            )
+        if replay.history == "self":
+            yield (
+                "decode.mode=forced and replay.history=self: the target's own words are the record's; set "
+                "replay.history=recorded, or decode.mode=generate"
+            )
+    if decode.temperature == 0 and "temperature" in decode.model_fields_set:
+        for name, all_tokens in (("top_k", 0), ("top_p", 1.0)):
+            if name in decode.model_fields_set and (given := getattr(decode, name)) not in (all_tokens, 1):
+                yield (
+                    f"decode.{name}={given} and decode.temperature=0: a greedy choice samples from nothing; raise "
+                    f"decode.temperature, or leave decode.{name} out"
+                )
+
+
+def _target(config: RunConfig) -> Iterator[str]:
+    target, decode = config.target, config.decode
+    if target.revision is not None and target.source == _EMBEDDED:
+        yield (
+            f"target.revision={target.revision} and target.source={_EMBEDDED}: the embedded model has no revisions; "
+            "leave target.revision out, or name the hub id it belongs to as target.source"
+        )
+    capacity = target.capacity_tokens
+    if capacity is not None and capacity <= decode.max_new_tokens:
+        yield (
+            f"decode.max_new_tokens={decode.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
+            "(target.capacity_tokens); lower it, or raise target.capacity_tokens"
+        )
+    if capacity is not None and capacity <= decode.k:
+        yield (
+            f"decode.k={decode.k} drafts more tokens in a round than {capacity} tokens have room for "
+            "(target.capacity_tokens); lower it, or raise target.capacity_tokens"
+        )
+
+
+def _servers(config: RunConfig) -> Iterator[str]:
+    if config.backend == "engine":
+        for name in ("base_urls", "launch"):
+            if getattr(config.sglang, name):
+                yield (
+                    f"sglang.{name} and backend=engine: our own engine asks no server; set backend=sglang, or leave "
+                    f"sglang.{name} out"
+                )
+        return
+    engine_only = (
+        ("measure.aa", config.measure.aa),
+        ("measure.rounds", config.measure.rounds),
+        ("target.rope_scaling", config.target.rope_scaling is not None),
+    )
+    for name, given in engine_only:
+        if given:
+            yield f"{name} and backend=sglang: only our own engine can do that; leave {name} out, or set backend=engine"
