@@ -171,6 +171,30 @@ def test_hub_failure_says_what_was_tried_and_the_ways_out() -> None:
     assert "did you mean" not in str(_cannot_load("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", OSError("x")))
 
 
+class GatedRepoError(OSError):
+    """As the hub's library calls it."""
+
+
+def test_a_gated_model_gets_the_advice_to_log_in() -> None:
+    """Fails if a user who only has to log in is told to download elsewhere, or the cause is missed."""
+    error = OSError("You are trying to access a gated repo.\nMore")
+    error.__cause__ = GatedRepoError("403")
+    said = str(_cannot_load("acme/model", "acme/model", error))
+    assert "gated" in said and "hf auth login" in said and "Without network" not in said
+
+
+@pytest.mark.parametrize(("value", "blamed"), [(None, False), ("0", False), ("1", True)])
+def test_only_a_variable_that_is_set_is_blamed(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, blamed: bool
+) -> None:
+    """Fails if HF_HUB_OFFLINE is blamed where it is unset or says no."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    said = str(_cannot_load("acme/model", "acme/model", OSError("x")))
+    assert ("HF_HUB_OFFLINE is set" in said) is blamed
+
+
 def test_code_in_a_checkpoint_is_never_run(folder: Path, tmp_path: Path) -> None:
     """Fails if a checkpoint's own Python is trusted."""
     raw = json.loads((folder / "config.json").read_text())
