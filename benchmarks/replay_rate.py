@@ -1,6 +1,6 @@
 """What keeping the prefix between turns saves, and what the harness itself costs.
 
-    python benchmarks/replay.py [--target smollm2-135m] [--turns 12]
+    python benchmarks/replay_rate.py [--target smollm2-135m] [--turns 12]
 
 Replays one shipped BFCL-v3 rollout twice, with plain decoding and a cap of a few tokens: once keeping every position
 that the next prompt repeats, once prefilling every turn from scratch. Prints prefill seconds as a ratio, and the share

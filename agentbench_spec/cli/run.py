@@ -89,12 +89,7 @@ def run(
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
     _check_early(settings, out, resume=resume)
-    from agentbench_spec.runs.execute import new_folder  # loads torch
-
-    folder = out or new_folder(settings.named_target or "sglang", settings.workload.name)
-    with interruptible(lambda: _way_to_resume(folder)):
-        done = _replay(settings, folder, resume=resume, api_key=api_key)
-    _show(done)
+    _show(_replay(settings, out, resume=resume, api_key=api_key))
 
 
 def _settings(
@@ -127,17 +122,20 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
     configured_workload(settings)
 
 
-def _replay(settings: RunConfig, folder: Path, *, resume: bool, api_key: str | None) -> Outcome | ServedRun:
+def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str | None) -> Outcome | ServedRun:
+    from agentbench_spec.runs.execute import new_folder  # loads torch
+    from agentbench_spec.runs.execute import run as run_rollouts
+
     def tell(line: str) -> None:
         say(line, "dim")
 
-    if settings.backend == "sglang":
+    folder = out or new_folder(settings.named_target or "sglang", settings.workload.name)
+    with interruptible(lambda: _way_to_resume(folder)):
+        if settings.backend == "engine":
+            return run_rollouts(settings, folder, resume=resume, tell=tell)
         from agentbench_spec.serving.sglang import run_served
 
         return run_served(settings, folder, resume=resume, api_key=api_key, tell=tell)
-    from agentbench_spec.runs.execute import run as run_rollouts
-
-    return run_rollouts(settings, folder, resume=resume, tell=tell)
 
 
 def _way_to_resume(folder: Path) -> str:

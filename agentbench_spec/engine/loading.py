@@ -61,7 +61,7 @@ def load(
 
     source: hub id, local folder, or "smollm2-135m"; dtype "auto": float32 on the CPU, the checkpoint's own on CUDA;
     device "auto": CUDA where there is one; revision: hub revision, for hub ids only;
-    rope_scaling: see `windows.apply_rope_scaling`.
+    rope_scaling: see `long_context.apply_rope_scaling`.
     Raises ConfigError for a model that is missing or that the engine cannot serve exactly.
     """
     tokenizer = load_tokenizer(source, revision=revision)

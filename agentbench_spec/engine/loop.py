@@ -42,11 +42,7 @@ class Turn:
 
     def take(self, tokens: Sequence[int], proposed: int, limits: Limits, source: str | None = None) -> int:
         """Append the round's accepted drafts and next token, clipped; returns how many were kept."""
-        kept = tokens[: self._room(limits)]
-        for i, token in enumerate(kept):
-            if token in limits.stop_ids:
-                kept = kept[: i + 1]
-                break
+        kept = limits.clip(tokens[: self._room(limits)])
         self.output.extend(kept)
         self.position += len(kept)
         self.rounds.append(Round(proposed, len(tokens) - 1, len(kept), source))

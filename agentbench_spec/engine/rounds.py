@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,11 @@ class Limits:
     max_new_tokens: int
     """Output cap, the prefill token included."""
     stop_ids: frozenset[int] = frozenset()
+
+    def clip(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens up to the first stop token, which stays."""
+        stop = next((i for i, token in enumerate(tokens) if token in self.stop_ids), len(tokens))
+        return tokens[: stop + 1]
 
 
 class Round(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Run = tuple[Mapping[str, Any], Sequence[TurnRow]]
-"""Manifest and rows, as `runfolder.read_run` gives them."""
+"""Manifest and rows, as `folder.read_run` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
