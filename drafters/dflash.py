@@ -1,4 +1,4 @@
-"""DFlash (arXiv 2602.06036), both published families: z-lab (block 16) and DeepSpec (block 7).
+"""DFlash (arXiv 2602.06036) in its published layouts: z-lab (block 16), DeepSpec (block 7) and speculators.
 
 The family is read from the config's fields; a config that leaves it open is refused, because the wrong offset gives
 correct text and almost no acceptance.
@@ -11,10 +11,11 @@ from pathlib import Path
 
 from agentbench_spec.drafting import ConfigError
 
-from .nets.block import BlockConfig
+from .nets.block import BlockConfig, Rule
 from .nets.block_drafter import BlockDrafter, Verification
 from .nets.checkpoint import open_checkpoint
 from .nets.registry import require_checkpoint
+from .nets.speculators import is_speculators, read_block
 
 
 def make(
@@ -24,6 +25,7 @@ def make(
     verification: Verification | None = None,
     block_size: int | None = None,
     rope_theta: float | None = None,
+    window_rule: Rule = "query",
 ) -> BlockDrafter:
     """A DFlash drafter from a local folder or hub id.
 
@@ -33,20 +35,23 @@ def make(
     Raises ConfigError if the checkpoint is not DFlash or an option does not fit it.
     """
     found = open_checkpoint(require_checkpoint("dflash", checkpoint), revision=revision)
-    config = BlockConfig.from_config(found.config, found.where, rope_theta=rope_theta)
+    if is_speculators(found.config):
+        config = read_block(found.config, found.where, "dflash", rope_theta=rope_theta, rule=window_rule)
+    else:
+        config = BlockConfig.from_config(found.config, found.where, rope_theta=rope_theta)
     if config.markov_rank or config.confidence:
         raise ConfigError(f"{found.where}: this draft has DSpark's heads; load it as dspark={found.name}")
     if block_size is not None:
         config = _shorten(config, block_size, found.where)
-    published: Verification = "match" if config.family == "own-slot" else "rejection"
+    published: Verification = "match" if config.layout == "z-lab" else "rejection"
     return BlockDrafter("dflash", found, config, verification or published)
 
 
 def _shorten(config: BlockConfig, block_size: int, where: str) -> BlockConfig:
-    if config.family == "next-token" and block_size != config.block_size:
+    if config.layout != "z-lab" and block_size != config.block_size:
         raise ConfigError(
-            f"{where}: DeepSpec drafts always run their full block of {config.block_size}; to propose fewer tokens, "
-            "lower k"
+            f"{where}: {config.layout} drafts always run their full block of {config.block_size}; to propose fewer "
+            "tokens, lower k"
         )
     if not 2 <= block_size <= config.block_size:
         raise ConfigError(f"{where}: block_size {block_size} is not in 2..{config.block_size}, the trained block")

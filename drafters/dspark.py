@@ -9,11 +9,12 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError, Proposal
 
-from .nets.block import BlockConfig
+from .nets.block import BlockConfig, Rule
 from .nets.block_drafter import BlockDrafter, Verification, stack_probs
 from .nets.checkpoint import Checkpoint, open_checkpoint
 from .nets.dspark import MarkovHead, confident_prefix
 from .nets.registry import require_checkpoint
+from .nets.speculators import is_speculators, read_block
 
 
 class DSparkDrafter(BlockDrafter):
@@ -43,13 +44,10 @@ class DSparkDrafter(BlockDrafter):
         for index in range(hidden.shape[1]):
             embedded.append(head.embed(token))
             state, bias = head(state, embedded[-1], hidden[:, index])
-            token, drawn_from = self._choose(base[:, index] + bias)
+            token, drawn_from = self.choose(base[:, index] + bias)
             tokens.append(token)
             probs.append(drawn_from)
         return torch.stack(tokens, 1), stack_probs(probs), torch.stack(embedded, 1)
-
-    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        return (logits.argmax(-1), None) if self.takes_argmax else self.sampler.draw(logits)
 
     def _count(self, hidden: Tensor, embedded: Tensor) -> Tensor | None:
         if self._threshold <= 0 or self.net.confidence_head is None:
@@ -64,15 +62,20 @@ def make(
     verification: Verification = "rejection",
     confidence_threshold: float = 0.0,
     rope_theta: float | None = None,
+    window_rule: Rule = "query",
 ) -> DSparkDrafter:
-    """A DSpark drafter from a local folder or hub id.
+    """A DSpark drafter (DeepSpec or speculators layout) from a local folder or hub id.
 
     verification: "rejection" (published) or "match" at temperature > 0. confidence_threshold: propose only the
-    positions before the first whose confidence is below it; 0 proposes the full block.
+    positions before the first whose confidence is below it; 0 proposes the full block. window_rule: sliding layers'
+    windows end at each row ("query", as engines serve) or at the anchor ("anchor", as speculators trains).
     Raises ConfigError if the checkpoint is not DSpark or an option does not fit it.
     """
     found = open_checkpoint(require_checkpoint("dspark", checkpoint), revision=revision)
-    config = BlockConfig.from_config(found.config, found.where, rope_theta=rope_theta)
+    if is_speculators(found.config):
+        config = read_block(found.config, found.where, "dspark", rope_theta=rope_theta, rule=window_rule)
+    else:
+        config = BlockConfig.from_config(found.config, found.where, rope_theta=rope_theta)
     if not config.markov_rank:
         raise ConfigError(f"{found.where}: this draft has no Markov head; load it as dflash={found.name}")
     return DSparkDrafter(found, config, verification, confidence_threshold)

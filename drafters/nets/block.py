@@ -7,7 +7,7 @@ token after it, the anchor's row included. Axes as in qwen3.py; b rows of the bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -16,11 +16,15 @@ from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError
 
+from .context import Sight
 from .cross import CrossNet, Memory
 from .dspark import ConfidenceHead, MarkovHead, make_markov_head
 from .qwen3 import Geometry, RMSNorm, Rope, frozen_linear, joined, layer_ids, required, rms_norm, rotate, whole
 
 Family = Literal["own-slot", "next-token"]
+Layout = Literal["z-lab", "deepspec", "speculators"]
+Rule = Literal["query", "anchor"]
+"""Whether a sliding layer's window ends at each row of the block, or at the anchor for all of them."""
 
 _NEXT_TOKEN_FIELDS = ("markov_rank", "enable_confidence_head")
 _OTHER_ARCHITECTURES = ("DFlash2DraftModel", "DominoDraftModel", "DLiteDraftModel", "Qwen3Eagle3Model")
@@ -47,6 +51,13 @@ class BlockConfig:
     markov_head_type: str | None
     confidence: bool
     confidence_with_markov: bool
+    layout: Layout
+    """Decides where embedding and head come from."""
+    draft_vocab_size: int
+    """Ids the draft can say; below the target's vocabulary the file maps them."""
+    sights: tuple[Sight, ...]
+    """What the block's rows see, layer by layer."""
+    notes: tuple[str, ...] = ()
 
     @property
     def max_tokens(self) -> int:
@@ -75,8 +86,9 @@ class BlockConfig:
         if confidence and (not rank or "confidence_head_with_markov" not in merged):
             raise ConfigError(f"{where}: a confidence head needs markov_rank > 0 and confidence_head_with_markov")
         family = _family(config, where)
+        geometry = Geometry.from_config(config, where, rope_theta=rope_theta)
         return cls(
-            geometry=Geometry.from_config(config, where, rope_theta=rope_theta),
+            geometry=geometry,
             family=family,
             block_size=whole(merged, "block_size", where, least=2 if family == "own-slot" else 1),
             mask_token_id=whole(merged, "mask_token_id", where, least=0),
@@ -86,6 +98,9 @@ class BlockConfig:
             markov_head_type=merged.get("markov_head_type") if rank else None,
             confidence=confidence,
             confidence_with_markov=bool(merged.get("confidence_head_with_markov")),
+            layout="deepspec" if family == "next-token" else "z-lab",
+            draft_vocab_size=geometry.vocab_size,
+            sights=(Sight(),) * geometry.num_layers,
         )
 
 
@@ -109,14 +124,21 @@ def _family(config: Mapping[str, Any], where: str) -> Family:
     )
 
 
+OWN_TABLES = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
+"""Tensors that a file may hold of its own; what is missing is the target's."""
+
+
 class BlockNet(CrossNet):
-    """The draft network. `embed_tokens` and `lm_head` are the draft's own (DeepSpec) or lent by the target (z-lab)."""
+    """The draft network. `embed_tokens` and `lm_head` are the draft's own or lent by the target, by its layout."""
 
     embed_tokens: nn.Module
     lm_head: nn.Module
 
-    def __init__(self, config: BlockConfig, *, own_tables: bool = True) -> None:
-        """own_tables: False for a next-token draft stored without copies of the target's embedding and head."""
+    d2t: Tensor | None
+    t2d: Tensor | None
+
+    def __init__(self, config: BlockConfig, *, own: Collection[str] | None = None) -> None:
+        """own: which of the tensors in OWN_TABLES the file holds; None: those that the layout always has."""
         geometry = config.geometry
         super().__init__(geometry)
         h = geometry.hidden_size
@@ -124,12 +146,19 @@ class BlockNet(CrossNet):
         self.context_kv_proj: nn.Module | None = None
         self.fc = nn.Linear(len(config.target_layer_ids) * h, h, bias=False)
         self.hidden_norm = RMSNorm(h, geometry.rms_norm_eps)
-        if config.family == "next-token" and own_tables:
+        if own is None:
+            own = OWN_TABLES[:2] if config.layout == "deepspec" else ()
+        if "embed_tokens.weight" in own:
             self.embed_tokens = nn.Embedding(geometry.vocab_size, h)
-            self.lm_head = nn.Linear(h, geometry.vocab_size, bias=False)
+        if "lm_head.weight" in own:
+            self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
+        self.register_buffer("d2t", torch.empty(config.draft_vocab_size, dtype=torch.int64) if "d2t" in own else None)
+        self.register_buffer("t2d", torch.empty(geometry.vocab_size, dtype=torch.bool) if "t2d" in own else None)
         self.markov_head: MarkovHead | None = None
         if config.markov_rank and config.markov_head_type is not None:
-            self.markov_head = make_markov_head(config.markov_head_type, geometry.vocab_size, config.markov_rank, h)
+            self.markov_head = make_markov_head(
+                config.markov_head_type, geometry.vocab_size, config.markov_rank, h, said=config.draft_vocab_size
+            )
         self.confidence_head: ConfidenceHead | None = None
         if config.confidence:
             self.confidence_head = ConfidenceHead(h, config.markov_rank if config.confidence_with_markov else 0)
@@ -165,7 +194,11 @@ class BlockNet(CrossNet):
         """Run the block [anchor, mask, ...] for anchor [B] int64: final normed states [B, b, H]."""
         ids = anchor.new_full((len(anchor), self.config.block_size), self.config.mask_token_id)
         ids[:, 0] = anchor
-        return self.norm(self.run(self.embed_tokens(ids), rope, memory))  # type: ignore[no-any-return]
+        return self.norm(self.run(self.embed_block(ids), rope, memory))  # type: ignore[no-any-return]
+
+    def embed_block(self, ids: Tensor) -> Tensor:
+        """The block's token ids [B, b] -> its input rows [B, b, H]."""
+        return self.embed_tokens(ids)  # type: ignore[no-any-return]
 
     def read(self, states: Tensor, k: int) -> Tensor:
         """The k of the final states [B, b, H] that predict positions anchor + 1 .. anchor + k: [B, k, H]."""

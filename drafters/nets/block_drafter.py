@@ -10,16 +10,17 @@ from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
-from .block import BlockConfig, BlockNet
+from .block import OWN_TABLES, BlockConfig, BlockNet
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly, tensor_names
 from .context import ContextCache
+from .eagle3 import vocabulary_map
 from .qwen3 import Rotary
 from .yarn import stretched, target_yarn
 
 Verification = Literal["rejection", "match"]
 
 # left behind by other tools in otherwise sound files; none enters the computation
-_TOLERATED = ("rotary_emb.inv_freq", "mask_embedding", "mask_embedding.weight")
+_TOLERATED = ("rotary_emb.inv_freq", "mask_embedding", "mask_embedding.weight", "verifier_lm_head.", "verifier_norm.")
 
 
 class BlockDrafter(Drafter):
@@ -43,6 +44,7 @@ class BlockDrafter(Drafter):
             max_positions=config.geometry.max_positions,
             version=checkpoint.revision or "0",
         )
+        self.notes = config.notes
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         """Check the geometry, load the weights, allocate the context of `rows` rows. Raises ConfigError."""
@@ -52,32 +54,54 @@ class BlockDrafter(Drafter):
             config.geometry,
             target,
             layer_ids=config.target_layer_ids,
-            lowest_layer=-1 if config.family == "next-token" else 0,
+            lowest_layer=0 if config.layout == "z-lab" else -1,
+            last_layer=config.layout == "speculators",
             num_target_layers=config.num_target_layers,
             mask_token_id=config.mask_token_id,
         )
         device, dtype, yarn = target.device, target.dtype, target_yarn(target.config)
         self.spec = stretched(self.spec, yarn)
-        stored = {self.rename(name) for name in tensor_names(self.checkpoint.fetch())}
-        self._own_tables = config.family == "next-token" and bool({"embed_tokens.weight", "lm_head.weight"} & stored)
+        self._own = self._stored_tables()
         net = load_strictly(
             self.build, self.checkpoint, device=device, dtype=dtype, rename=self.rename, tolerated=_TOLERATED
         )
-        if not self._own_tables:
-            net.embed_tokens, net.lm_head = target.embed_tokens, target.lm_head
-        else:
+        if "embed_tokens.weight" not in self._own:
+            net.embed_tokens = target.embed_tokens
+        if "lm_head.weight" not in self._own:
+            net.lm_head = target.lm_head
+        if self._own:
             alias_frozen_copies(net, target)
+        self._target_ids, note = vocabulary_map(net.d2t, net.t2d, target.vocab_size, where)
+        self.notes = (*config.notes, *([note] if note else []))
         if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
             net.prepare()
         self.net = net
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype, yarn=yarn)
         self._context = ContextCache(
-            config.geometry, rows=rows, capacity=capacity, block=config.block_size, device=device, dtype=dtype
+            config.geometry,
+            rows=rows,
+            capacity=capacity,
+            block=config.block_size,
+            device=device,
+            dtype=dtype,
+            sights=config.sights,
         )
 
     def build(self) -> BlockNet:
         """The net, still empty, under the names `rename` gives the file's tensors."""
-        return BlockNet(self.config, own_tables=self._own_tables)
+        return BlockNet(self.config, own=self._own)
+
+    def _stored_tables(self) -> frozenset[str]:
+        """Which of the optional tables the file has to hold. Raises ConfigError if a reduced vocabulary lacks one."""
+        config, stored = self.config, {self.rename(name) for name in tensor_names(self.checkpoint.fetch())}
+        own = frozenset(OWN_TABLES) & stored
+        if config.layout == "z-lab":
+            return frozenset()
+        if config.layout == "deepspec":
+            return frozenset(OWN_TABLES[:2]) if own & set(OWN_TABLES[:2]) else frozenset()
+        if config.draft_vocab_size < config.geometry.vocab_size:
+            return own | {"lm_head.weight", "d2t"}
+        return own
 
     def rename(self, name: str) -> str | None:
         """The net's name for a tensor of the file; None to skip it."""
@@ -112,10 +136,19 @@ class BlockDrafter(Drafter):
     def draft(self, anchor: Tensor, hidden: Tensor) -> Proposal:
         """Turn the states [B, k, H] that predict the next k positions into tokens; positions are independent."""
         logits = self.net.lm_head(hidden)
-        if self.takes_argmax:
-            return Proposal(ids=logits.argmax(-1))
-        drawn = [self.sampler.draw(logits[:, index]) for index in range(logits.shape[1])]
+        drawn = [self.choose(logits[:, index]) for index in range(logits.shape[1])]
         return Proposal(torch.stack([ids for ids, _ in drawn], 1), stack_probs([probs for _, probs in drawn]))
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Draft logits [B, V_d] -> target ids [B] and the distribution over the target's vocabulary, if drawn."""
+        ids = self._target_ids
+        if self.takes_argmax:
+            best = logits.argmax(-1)
+            return (best if ids is None else ids[best]), None
+        if ids is not None:
+            full = logits.new_full((len(logits), self.config.geometry.vocab_size), -torch.inf)
+            logits = full.index_copy_(1, ids, logits)
+        return self.sampler.draw(logits)
 
     @property
     def takes_argmax(self) -> bool:
@@ -128,8 +161,7 @@ class BlockDrafter(Drafter):
         self._context.lengths.truncate(row, length)
 
     def state_bytes(self, row: int) -> int:
-        keys, values = self._context.of_row(row)
-        return keys.nbytes + values.nbytes
+        return self._context.bytes_of(row)
 
     def networks(self) -> Sequence[nn.Module]:
         """The net, for the engine's CPU linears."""

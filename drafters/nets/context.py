@@ -6,6 +6,9 @@ one contiguous buffer, nothing is copied, and nothing of it is left behind. Axes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -65,6 +68,22 @@ def check_anchors(position: Tensor, expected: Tensor, name: str) -> None:
         raise ContractError(f"{name}: the anchor of row {row} is at {int(position[row])}, but {seen}")
 
 
+class Sight(NamedTuple):
+    """What the rows of a block see in one layer: a row j of a block at position a, and a text position t."""
+
+    window: int | None = None
+    """Positions a row sees, its own included: (a + j) - t < window; None: all."""
+    causal: bool = False
+    """Rows of the block see no later rows."""
+    from_anchor: bool = False
+    """The window is measured for the whole block: a - t <= window, and every row of the block is seen."""
+
+    @property
+    def kept(self) -> int | None:
+        """Context positions that later blocks can still see; None: all."""
+        return self.window if self.window is None or self.from_anchor else self.window - 1
+
+
 class ContextCache:
     """Keys and values of every draft layer for every row.
 
@@ -73,8 +92,18 @@ class ContextCache:
     """
 
     def __init__(
-        self, geometry: Geometry, *, rows: int, capacity: int, block: int, device: torch.device, dtype: torch.dtype
+        self,
+        geometry: Geometry,
+        *,
+        rows: int,
+        capacity: int,
+        block: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        sights: Sequence[Sight] = (),
     ) -> None:
+        """sights: what a block sees, layer by layer; empty: everything in all of them."""
+        self.sights = tuple(sights) or (Sight(),) * geometry.num_layers
         self.block = block
         self.trash = capacity + block
         shape = (rows, geometry.num_layers, geometry.num_kv_heads, self.trash + 1, geometry.head_dim)
@@ -112,20 +141,46 @@ class ContextCache:
         length = int(self.lengths.on_device[row])
         return self.keys[row, :, :, :length], self.values[row, :, :, :length]
 
+    def bytes_of(self, row: int) -> int:
+        """Bytes of the keys and values that blocks of `row` can still see.
+
+        Sliding layers keep the rest only so that a turn can be thrown away.
+        """
+        length, (keys, values) = int(self.lengths.on_device[row]), self.of_row(row)
+        seen = sum(length if sight.kept is None else min(length, sight.kept) for sight in self.sights)
+        return (keys.nbytes + values.nbytes) * seen // max(length * len(self.sights), 1)
+
 
 class BlockWindow:
     """One round's view of a ContextCache: the memory a block attends to."""
 
     def __init__(self, cache: ContextCache, start: Tensor, extent: int, mask: Tensor | None) -> None:
-        self._cache, self._extent, self._mask = cache, extent, mask
+        self._cache, self._extent, self._start = cache, extent, start
+        self._masks: dict[Sight, tuple[int, Tensor | None]] = {Sight(): (0, mask)}
         self.positions = start[:, None] + cache.index[: cache.block]
         """[R, b] int64: text positions of the block's rows."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Block queries [R, Nq, b, d] over the context and the block's own keys, values [R, Nkv, b, d]."""
-        seen_keys = self._placed(self._cache.keys[:, layer], keys)
-        seen_values = self._placed(self._cache.values[:, layer], values)
-        return grouped_attention(queries, seen_keys, seen_values, self._mask)
+        first, mask = self._seen(self._cache.sights[layer])
+        seen_keys = self._placed(self._cache.keys[:, layer], keys)[:, :, first:]
+        seen_values = self._placed(self._cache.values[:, layer], values)[:, :, first:]
+        return grouped_attention(queries, seen_keys, seen_values, mask)
+
+    def _seen(self, sight: Sight) -> tuple[int, Tensor | None]:
+        """First slot a layer of this sight attends to, and which slots from there each row may see [R, 1, b, T]."""
+        if sight not in self._masks:
+            first, anchor = 0, self._start[:, None, None]
+            if sight.window is not None and anchor.device.type == "cpu":
+                first = max(int(anchor.min()) - sight.window, 0)
+            slot, query = self._cache.index[first : self._extent], self.positions[:, :, None]
+            seen = slot <= query if sight.causal else slot < anchor + self._cache.block
+            if sight.window is not None and sight.from_anchor:
+                seen = seen & (slot >= anchor - sight.window)
+            elif sight.window is not None:
+                seen = seen & (slot > query - sight.window) & (slot < query + sight.window)
+            self._masks[sight] = first, seen.expand(-1, self._cache.block, -1)[:, None]
+        return self._masks[sight]
 
     def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
         rows = self._cache.index[: len(new), None]

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from agentbench_spec.drafting import ConfigError
 
 from .block import BlockConfig, BlockNet
+from .context import Sight
 from .qwen3 import Geometry, layer_ids, whole
 
 _PROJECTORS = ("domino", "causal_v5")
@@ -55,6 +56,9 @@ class DominoConfig:
             markov_head_type=None,
             confidence=False,
             confidence_with_markov=False,
+            layout="z-lab",
+            draft_vocab_size=geometry.vocab_size,
+            sights=(Sight(),) * geometry.num_layers,
         )
         return cls(
             block=block,

@@ -14,11 +14,11 @@ from agentbench_spec.drafting import ConfigError
 class MarkovHead(nn.Module):
     """First-order ("vanilla") head: the bias of a position depends on the token just before it."""
 
-    def __init__(self, vocab_size: int, rank: int, hidden_size: int) -> None:
+    def __init__(self, vocab_size: int, rank: int, hidden_size: int, said: int) -> None:
         super().__init__()
         self.rank = rank
         self.markov_w1 = nn.Embedding(vocab_size, rank)
-        self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
+        self.markov_w2 = nn.Linear(rank, said, bias=False)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens [...] int64 -> rows of W1 [..., r]."""
@@ -41,8 +41,8 @@ class MarkovHead(nn.Module):
 class GatedMarkovHead(MarkovHead):
     """The previous token's row is gated by the hidden state before it becomes a bias."""
 
-    def __init__(self, vocab_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocab_size, rank, hidden_size)
+    def __init__(self, vocab_size: int, rank: int, hidden_size: int, said: int) -> None:
+        super().__init__(vocab_size, rank, hidden_size, said)
         self.gate_proj = nn.Linear(hidden_size + rank, rank)
 
     def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,8 +53,8 @@ class GatedMarkovHead(MarkovHead):
 class RnnMarkovHead(MarkovHead):
     """A gated recurrence over the block; the bias reads the joint projection, not the new state."""
 
-    def __init__(self, vocab_size: int, rank: int, hidden_size: int) -> None:
-        super().__init__(vocab_size, rank, hidden_size)
+    def __init__(self, vocab_size: int, rank: int, hidden_size: int, said: int) -> None:
+        super().__init__(vocab_size, rank, hidden_size, said)
         self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
     def code(self, state: Tensor, previous: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,11 +67,14 @@ class RnnMarkovHead(MarkovHead):
 _HEADS: dict[str, type[MarkovHead]] = {"vanilla": MarkovHead, "gated": GatedMarkovHead, "rnn": RnnMarkovHead}
 
 
-def make_markov_head(kind: str, vocab_size: int, rank: int, hidden_size: int) -> MarkovHead:
-    """The head a config's `markov_head_type` names; raises ConfigError for an unknown one."""
+def make_markov_head(kind: str, vocab_size: int, rank: int, hidden_size: int, *, said: int) -> MarkovHead:
+    """The head a config's `markov_head_type` names; said: ids that get a bias.
+
+    Raises ConfigError for an unknown one.
+    """
     if kind not in _HEADS:
         raise ConfigError(f"markov_head_type is {kind!r}; implemented: {', '.join(_HEADS)}")
-    return _HEADS[kind](vocab_size, rank, hidden_size)
+    return _HEADS[kind](vocab_size, rank, hidden_size, said)
 
 
 class ConfidenceHead(nn.Module):

@@ -39,13 +39,15 @@ class Geometry:
     """Trained window in tokens; None where the config does not say."""
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], where: str, *, rope_theta: float | None = None) -> Geometry:
+    def from_config(
+        cls, config: Mapping[str, Any], where: str, *, rope_theta: float | None = None, sliding: bool = False
+    ) -> Geometry:
         """Read the sizes from a parsed config.json; `where` names the file in errors.
 
-        rope_theta: the rope base to use instead of the config's.
+        rope_theta: the rope base to use instead of the config's. sliding: the caller reads the layers' windows.
         Raises ConfigError for a missing field or a feature these nets do not implement.
         """
-        refuse_unsupported(config, where)
+        refuse_unsupported(config, where, sliding=sliding)
         grouped = config.get("num_key_value_heads") is not None
         return cls(
             hidden_size=whole(config, "hidden_size", where),
@@ -112,13 +114,15 @@ def _head_dim(config: Mapping[str, Any], where: str) -> int:
     return whole(config, "hidden_size", where) // whole(config, "num_attention_heads", where)
 
 
-def refuse_unsupported(config: Mapping[str, Any], where: str, *, biases: bool = False) -> None:
-    """Raise ConfigError for what these nets do not compute; biases: leave those to the tensors of the file."""
+def refuse_unsupported(config: Mapping[str, Any], where: str, *, biases: bool = False, sliding: bool = False) -> None:
+    """Raise ConfigError for what these nets do not compute; biases, sliding: the caller sees to those itself."""
     if config.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"{where}: hidden_act is {config['hidden_act']!r}; only 'silu' is implemented")
     for field in () if biases else ("attention_bias", "mlp_bias"):
         if config.get(field):
             raise ConfigError(f"{where}: {field} is true; drafts with biases in the backbone are not implemented")
+    if sliding:
+        return
     other = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
     if other or config.get("use_sliding_window"):
         raise ConfigError(f"{where}: layer_types has {other or 'a sliding window'}; only full attention is implemented")

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agentbench_spec_drafters import dflash, dlite, dspark
+from agentbench_spec_drafters import dflash, dflash2, dlite, dspark
 from agentbench_spec_drafters.nets.dlite import layout as dlite_layout
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentbench_spec.drafting import Drafter, Span, TargetInfo
+from agentbench_spec.engine.target import Target
 
 DATA = Path(__file__).parent / "data"
 SETS = (
@@ -51,6 +52,12 @@ def target_info(**changes: Any) -> TargetInfo:
     return TargetInfo(**{**known, **changes})
 
 
+def engine(rows: int, capacity: int) -> Target:
+    """The engine over a model of its own, since it changes how the model attends."""
+    model = AutoModelForCausalLM.from_pretrained(DATA / "target", dtype=torch.float32).eval()
+    return Target(model, name="golden", capacity=capacity, rows=rows)
+
+
 @cache
 def recorded(name: str) -> dict[str, Any]:
     return json.loads((DATA / name / "cases.json").read_text())  # type: ignore[no-any-return]
@@ -65,9 +72,19 @@ def all_cases(name: str) -> list[dict[str, Any]]:
     return recorded(name)["cases"] + recorded(name).get("match_mode_cases", [])  # type: ignore[no-any-return]
 
 
+def window_rule(name: str, case: dict[str, Any]) -> Any:
+    """How a case's sliding windows were measured."""
+    return case.get("window_rule", recorded(name)["meta"]["window_rule"])
+
+
 def make_drafter(name: str, case: dict[str, Any] | None = None, *, folder: Path | None = None) -> Drafter:
     """The adapter for a golden set, with the options a case asks for; not opened."""
     case, folder = case or {}, folder or DATA / name / "draft"
+    if name.startswith("dflash2"):
+        return dflash2.make(folder, window_rule=window_rule(name, case), block_size=case.get("block_size"))
+    if name.endswith("-spec"):
+        make = dspark.make if name.startswith("dspark") else dflash.make
+        return make(folder, window_rule=window_rule(name, case))
     if name.startswith("dspark"):
         return dspark.make(folder, confidence_threshold=case.get("confidence_threshold", 0.0))
     if name.startswith("dlite"):
@@ -162,7 +179,8 @@ def replay(drafter: Drafter, trace: Trace, *, chunk: int = 512) -> Iterator[tupl
     """Yield every recorded round with the tokens the drafter proposes in its place."""
     ingest(drafter, trace, trace.prompt, chunk=chunk)
     for step in trace.rounds:
-        proposal = drafter.propose(torch.tensor([step.anchor]), torch.tensor([step.start]), len(step.drafted))
+        k = min(len(step.drafted), drafter.spec.max_tokens or len(step.drafted))
+        proposal = drafter.propose(torch.tensor([step.anchor]), torch.tensor([step.start]), k)
         ids = proposal.ids[0].tolist()
         yield step, ids if proposal.count is None else ids[: int(proposal.count[0])]
         drafter.observe(span_of(trace, step.start, step.committed, drafter.spec.hidden_scope))
@@ -208,7 +226,13 @@ def block_tensors(seen: dict[str, list[Any]]) -> dict[str, Tensor]:
         found["base_logits"] = logits
         logits = logits + torch.cat([bias for _, (_, bias) in seen["markov_head"]])
         found["rnn_states"] = torch.cat([state for _, (state, _) in seen["markov_head"]])
+    if "confidence_head" in seen:
         found["confidence_logits"] = seen["confidence_head"][0][1][0]
+    if "candidate_selector" in seen:
+        calls = seen["candidate_selector"]
+        found["candidate_ids"] = torch.cat([ids for ids, _ in calls])
+        found["candidate_unary"] = logits.gather(1, found["candidate_ids"])
+        found["candidate_scores"] = torch.cat([scores for _, scores in calls])
     return {**found, "draft_logits": logits}
 
 
@@ -253,10 +277,12 @@ def _outside(ours: Tensor, golden: Tensor) -> float:
     return float(((ours - golden).abs() - 1e-4 - 1e-4 * golden.abs()).max()) if ours.shape == golden.shape else 1e9
 
 
-def wrong_rounds(drafter: Drafter, case: dict[str, Any]) -> int:
-    """How many rounds of a case the drafter proposes other tokens in than were recorded."""
+def wrong_rounds(drafter: Drafter, case: dict[str, Any], width: int | None = None) -> int:
+    """In how many rounds of a case (of `width` drafts only) the drafter proposes other tokens than were recorded."""
     return sum(
-        got != _expected(step, case) for step, got in replay(drafter, trace_of(case, drafter.spec.hidden_layers))
+        got != _expected(step, case)
+        for step, got in replay(drafter, trace_of(case, drafter.spec.hidden_layers))
+        if width in (None, len(step.drafted))
     )
 
 

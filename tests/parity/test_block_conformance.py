@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
-import torch
 from agentbench_spec_drafters import dflash, dlite, dspark
-from golden_block import DATA, SETS, make_drafter
-from transformers import AutoModelForCausalLM
+from golden_block import DATA, SETS, engine, make_drafter
 
 from agentbench_spec.conformance.bench import Bench
 from agentbench_spec.conformance.kit import check
-from agentbench_spec.engine.target import Target
 from agentbench_spec.testing import toy_turns
 
 MAKERS = {"dflash": dflash.make, "dflash-zlab": dflash.make, "dspark-rnn": dspark.make, "dlite-g2": dlite.make}
 QUICK = ("dflash-zlab", "dspark-gated", "dlite-g3")
-
-
-@cache
-def engine(rows: int, capacity: int) -> Target:
-    model = AutoModelForCausalLM.from_pretrained(DATA / "target", dtype=torch.float32).eval()
-    return Target(model, name="golden", capacity=capacity, rows=rows)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SETS])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from agentbench_spec_drafters import dlite, dspark, hybrid, ngram, suffix
-from golden_block import DATA, target_model
+from golden_block import DATA, engine
 from torch import Tensor
 
 from agentbench_spec.conformance.bench import Bench
 from agentbench_spec.conformance.kit import check
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal
-from agentbench_spec.engine.target import Target
 from agentbench_spec.plugins import load_drafter
 from agentbench_spec.testing import Played, play_turns, toy_target, toy_turns
 
@@ -68,7 +67,7 @@ def test_state_of_both_parts_is_counted() -> None:
 def test_every_law_holds_with_a_learned_part(name: str) -> None:
     """Fails if a round of the look-up leaves the learned state behind, or a thrown-away turn does not come back."""
     learned = (dlite if name.startswith("dlite") else dspark).make
-    target = Target(target_model(), name="golden", capacity=400)
+    target = engine(1, 400)
     report = check(lambda: hybrid.make([suffix.make(), learned(DATA / name / "draft")], min_match=2), target=target)
     assert {f.law: f.message for f in report.findings if f.outcome == "failed"} == {}
     passed = {f.law for f in report.findings if f.outcome == "passed"}
@@ -82,7 +81,7 @@ def test_mixed_sources_follow_the_target_exactly() -> None:
         return hybrid.make([suffix.make(), dspark.make(DATA / "dspark-rnn" / "draft")], min_match=1)
 
     prompts = [[token + 1 for token in toy_turns(vocab=64)[0]]]
-    one, many = (Target(target_model(), name="golden", capacity=c, rows=r) for r, c in ((1, 400), (256, 64)))
+    one, many = engine(1, 400), engine(256, 64)
     report = check(make, benches={"golden": Bench(make, one, prompts, sampling_target=many)}, only={"distribution"})
     assert [(f.outcome, f.message) for f in report.findings if f.outcome != "passed"] == []
 
