@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -126,15 +127,57 @@ def summary_dict(summary: Summary) -> dict[str, Any]:
 _HEADINGS = ("drafter", "τ", "τ raw", "speed-up [95 %]", "draft", "draft-KV", "identical", "turns")
 
 
+_OPTIONAL = ("draft-KV", "draft", "τ raw", "turns")
+"""Columns that a narrow screen goes without, the first one first."""
+_LEAST_NAME = 12
+"""Cells a drafter's name is given before a column is dropped."""
+
+
+class _Table:
+    """The table at the width of the screen: optional columns go first, then the middle of long names."""
+
+    def __init__(self, lines: Sequence[tuple[str, ...]]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        shown = list(range(len(_HEADINGS)))
+        widths = [max(map(cell_len, column)) for column in zip(_HEADINGS, *self._lines, strict=True)]
+        room = options.max_width
+        for heading in _OPTIONAL:
+            if room - sum(widths[i] + 2 for i in shown[1:]) - 1 >= min(widths[0], _LEAST_NAME):
+                break
+            shown.remove(_HEADINGS.index(heading))
+        names = shortened([line[0] for line in self._lines], room - sum(widths[i] + 2 for i in shown[1:]) - 1)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for i in shown:
+            table.add_column(_HEADINGS[i], justify="right" if i else "left", no_wrap=True)
+        for name, line in zip(names, self._lines, strict=True):
+            table.add_row(Text(name), *(Text(line[i]) for i in shown[1:]))
+        yield table
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Names within `width` cells (at least 8), the middle of long ones left out; those that differ stay different."""
+    width = max(width, 8)
+    short = [_without_middle(name, width) for name in names]
+    if len(set(short)) < len(set(names)):
+        short = [
+            f"{_without_middle(name, width - len(f'#{i}'))}#{i}" if short.count(text) > 1 else text
+            for i, (name, text) in enumerate(zip(names, short, strict=True), 1)
+        ]
+    return short
+
+
+def _without_middle(name: str, width: int) -> str:
+    if cell_len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
 def render(summary: Summary) -> Group:
     """The table on screen, with what was left out and every warning below it."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(_HEADINGS[0], overflow="fold")  # a long "module:factory=checkpoint" gives way to the figures
-    for heading in _HEADINGS[1:]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for drafter in summary.drafters:
-        table.add_row(*map(Text, _cells(drafter)))
-    return Group(table, *(Text(note) for note in notes(summary)))
+    return Group(_Table([_cells(own) for own in summary.drafters]), *(Text(note) for note in notes(summary)))
 
 
 def _cells(own: DrafterSummary) -> tuple[str, ...]:
