@@ -71,11 +71,12 @@ def _check_early(table: str, request: Request) -> None:
     """Raises ConfigError for names and settings that would be refused after torch is loaded."""
     from agentbench_spec.reproduce.plan import check_served, plan
 
+    if request.servers is not None:
+        check_served(table)
     wanted = plan(table, request)
     if request.servers is None:
         check_drafters(dict.fromkeys(name for _, config in wanted.columns for name in config.drafters))
     else:
-        check_served(table)
         asked = {"sglang.base_urls": request.servers.base_urls, "sglang.launch": request.servers.launch}
         served = {"backend": "sglang", "target.source": wanted.target, **asked}
         check_servers(load_config(None, request.assignments, served))

@@ -48,7 +48,7 @@ def test_both_kinds_of_run_give_every_network_fast_linears(
     config = settings(tiny, rollouts)
     run(config, tmp_path / "replay")
     before = odd_plugins.Netted.asked
-    run_throughput(config, ThroughputPreset(concurrency=(1, 2)), tmp_path / "throughput")
+    run_throughput(config, ThroughputPreset(concurrency=(1, 2), passes=1), tmp_path / "throughput")
     assert odd_plugins.Netted.asked == before + 3  # tried once, then loaded anew for each concurrency
     for folder in ("replay", "throughput"):
         kernels = read_manifest(tmp_path / folder)["kernels"]
@@ -58,7 +58,7 @@ def test_both_kinds_of_run_give_every_network_fast_linears(
 def test_stock_linears_stay_where_they_are_asked_for(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """Fails if `target.fast_linears=false` leaves the drafters' linears raced."""
     before = odd_plugins.Netted.asked
-    run_throughput(settings(tiny, rollouts, fast=False), ThroughputPreset(), tmp_path / "run")
+    run_throughput(settings(tiny, rollouts, fast=False), ThroughputPreset(passes=1), tmp_path / "run")
     assert odd_plugins.Netted.asked == before and read_manifest(tmp_path / "run")["kernels"] == {}
 
 
@@ -67,7 +67,7 @@ def test_two_checkpoints_of_one_drafter_are_two_passes(tiny: Path, rollouts: Pat
     names = ("odd_plugins:repeat=1", "odd_plugins:repeat=2")
     config = settings(tiny, rollouts, drafters=names, fast=False)
     assert list(drafter_makers(config)) == [BASELINE, *names]
-    rows = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    rows = run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run")
     assert [row.drafter for row in rows] == [BASELINE, *names]
 
 
@@ -75,7 +75,7 @@ def test_a_drafter_that_does_not_fit_is_refused_before_a_pass(tiny: Path, rollou
     """Fails if the baseline is measured for minutes before a wrong drafter ends the run."""
     config = settings(tiny, rollouts, drafters=("odd_plugins:misfit",), fast=False)
     with pytest.raises(ConfigError, match="another hidden size"):
-        run_throughput(config, ThroughputPreset(), tmp_path / "run")
+        run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -83,7 +83,7 @@ def test_a_drafter_that_does_not_fit_is_refused_before_a_pass(tiny: Path, rollou
 def test_a_drafter_that_fails_costs_its_own_passes_only(tiny: Path, rollouts: Path, tmp_path: Path, name: str) -> None:
     """Fails if a plugin's sys.exit(0), or its refusal of more rows, ends the passes of all others too."""
     config = settings(tiny, rollouts, drafters=(f"odd_plugins:{name}", "odd_plugins:repeat"), fast=False)
-    rows = run_throughput(config, ThroughputPreset(concurrency=(2,)), tmp_path / "run")
+    rows = run_throughput(config, ThroughputPreset(concurrency=(2,), passes=1), tmp_path / "run")
     assert [row.status for row in rows] == ["ok", "error", "ok"]
     why = "two rows are too many" if name == "misfit_for_two" else "it called sys.exit(0) (at odd_plugins.py:"
     assert why in str(rows[1].error)
@@ -95,7 +95,7 @@ def test_a_pass_is_warmed_up_even_where_the_first_token_ends_a_turn(tiny: Path, 
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(300))}), "utf-8")
     odd_plugins.Counting.asked = 0
     config = settings(model, rollouts, drafters=("odd_plugins:counting",), fast=False)
-    rows = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    rows = run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run")
     assert [row.emitted for row in rows] == [0, 0], "every token ends a turn"
     assert odd_plugins.Counting.asked > 0
 
@@ -106,12 +106,12 @@ def test_the_memory_guard_counts_what_a_drafter_keeps(tiny: Path, rollouts: Path
     config = settings(tiny, rollouts, drafters=("odd_plugins:hoarder", "odd_plugins:repeat"), fast=False)
     told: list[str] = []
     odd_plugins.Hoarder.kept_bytes = 10**15
-    rows = run_throughput(config, ThroughputPreset(), tmp_path / "run", told.append)
+    rows = run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run", told.append)
     assert [row.drafter for row in rows] == [BASELINE, "odd_plugins:repeat"]
     (note,) = read_manifest(tmp_path / "run")["notes"]
     assert note.startswith("odd_plugins:hoarder at concurrency 1 was not run: 1 rows x ") and note in told
     odd_plugins.Hoarder.kept_bytes = 0
-    again = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    again = run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run")
     assert again[:2] == rows and again[2].drafter == "odd_plugins:hoarder"
     assert read_manifest(tmp_path / "run")["notes"] == []
 
@@ -126,10 +126,10 @@ def test_a_rollout_that_does_not_render_leaves_the_others_served(tiny: Path, tmp
     odd = odd.model_copy(update={"messages": (*odd.messages[:4], Message(role="user", content="odd"), odd.messages[1])})
     mixed = save_rollouts(tmp_path / "mixed.jsonl", odd, session("even", 2))
     config = settings(model, mixed, drafters=(), fast=False, workload__limit=2, replay__max_turns=3)
-    (row,) = run_throughput(config, ThroughputPreset(), tmp_path / "run")
+    (row,) = run_throughput(config, ThroughputPreset(passes=1), tmp_path / "run")
     assert set(row.outputs) == {"odd#0", "odd#1", "even#0", "even#1"}
     (note,) = read_manifest(tmp_path / "run")["notes"]
     assert note.startswith("1 rollouts end before a turn that does not render") and "no odd ones" in note
     only = save_rollouts(tmp_path / "only.jsonl", odd.model_copy(update={"messages": odd.messages[4:]}))
     with pytest.raises(ConfigError, match=r"none of the 1 rollouts has a turn to serve: .*no odd ones"):
-        run_throughput(settings(model, only, drafters=(), fast=False), ThroughputPreset(), tmp_path / "other")
+        run_throughput(settings(model, only, drafters=(), fast=False), ThroughputPreset(passes=1), tmp_path / "other")
