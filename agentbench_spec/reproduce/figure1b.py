@@ -52,7 +52,7 @@ def _falls(found: Table) -> Iterator[str]:
         if cell.value is not None:
             left = cell.interval
             ends = f" [{_percent(1 - left.high)}, {_percent(1 - left.low)}]" if left else ""
-            paper = "; the paper, of existing drafters: over 80 %" if cell.paper else ""
+            paper = f"; left by the paper's fall, of existing drafters: {cell.paper.text}" if cell.paper else ""
             yield f"{DRAFTERS.get(drafter, drafter)}: τ raw falls by {_percent(1 - cell.value)}{ends}{paper}"
 
 

@@ -48,6 +48,7 @@ min_supervised_tokens = 8
 evaluate_every = 20
 save_every = 5
 threads = 1
+feature_layers = [0, 1]
 [figure4b]
 title = "losses"
 drafters = []

@@ -56,6 +56,7 @@ def _draw(x_label: str, drawn: Mapping[str, Sequence[CurvePoint]]) -> Figure:
                 if point.low is not None and point.high is not None:
                     panel.vlines(point.x, point.low, point.high, color=look.colour, linewidth=1.2)
         panel.set_ylabel(y_label)
+    axes[-1].locator_params(axis="x", integer=True)
     axes[-1].set_xlabel(x_label)
     legend_above(axes[0], columns=3)
     return figure
