@@ -99,8 +99,7 @@ def step(
     with clock.phase("draft"):
         anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
         position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-        live = [turn is not None for turn in decoding]
-        drafts, probs, count, source = drafts_of(drafter, anchor, position, k, live, target)
+        drafts, probs, count, source = drafts_of(drafter, anchor, position, k, list(map(bool, decoding)), target)
     with clock.phase("verify"):
         start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
         block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]

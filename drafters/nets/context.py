@@ -119,22 +119,25 @@ class ContextCache:
         for buffer, new in ((self.keys, keys), (self.values, values)):
             buffer.permute(0, 3, 1, 2, 4)[rows[:, None], at] = new.permute(0, 3, 1, 2, 4)
 
-    def window(self, position: Tensor) -> BlockWindow:
-        """What blocks that start at `position` [R] int64 see; a row at -1 is idle and sees what it has."""
-        start = torch.where(position < 0, self.lengths.on_device, position)
-        return BlockWindow(self, start, *self._extent(start))
+    def window(self, position: Tensor, width: int | None = None) -> BlockWindow:
+        """What blocks that start at `position` [R] int64 see; a row at -1 is idle and sees what it has.
 
-    def _extent(self, start: Tensor) -> tuple[int, Tensor | None]:
+        width: rows of the block, at most those the cache was made for; None: as many.
+        """
+        start, width = torch.where(position < 0, self.lengths.on_device, position), width or self.block
+        return BlockWindow(self, start, width, *self._extent(start, width))
+
+    def _extent(self, start: Tensor, width: int) -> tuple[int, Tensor | None]:
         """How many slots to attend to, and which of them each row may see (None: all)."""
         if start.device.type == "cpu":
             low, high = (int(bound) for bound in start.aminmax())
-            extent = high + self.block
+            extent = high + width
             if low == high:
                 return extent, None
         else:  # rounded up, so that few different kernel shapes occur
             longest = int(self.lengths.bounds.max()) + self.block
             extent = min(-(-longest // _BUCKET) * _BUCKET, self.trash)
-        return extent, (self.index[:extent] < (start + self.block)[:, None])[:, None, None]
+        return extent, (self.index[:extent] < (start + width)[:, None])[:, None, None]
 
     def of_row(self, row: int) -> tuple[Tensor, Tensor]:
         """Keys and values [L, Nkv, length, d] of the positions of `row` that count; waits for the device."""
@@ -154,10 +157,11 @@ class ContextCache:
 class BlockWindow:
     """One round's view of a ContextCache: the memory a block attends to."""
 
-    def __init__(self, cache: ContextCache, start: Tensor, extent: int, mask: Tensor | None) -> None:
+    def __init__(self, cache: ContextCache, start: Tensor, width: int, extent: int, mask: Tensor | None) -> None:
         self._cache, self._extent, self._start = cache, extent, start
         self._masks: dict[Sight, tuple[int, Tensor | None]] = {Sight(): (0, mask)}
-        self.positions = start[:, None] + cache.index[: cache.block]
+        self._width = width
+        self.positions = start[:, None] + cache.index[:width]
         """[R, b] int64: text positions of the block's rows."""
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -174,12 +178,12 @@ class BlockWindow:
             if sight.window is not None and anchor.device.type == "cpu":
                 first = max(int(anchor.min()) - sight.window, 0)
             slot, query = self._cache.index[first : self._extent], self.positions[:, :, None]
-            seen = slot <= query if sight.causal else slot < anchor + self._cache.block
+            seen = slot <= query if sight.causal else slot < anchor + self._width
             if sight.window is not None and sight.from_anchor:
                 seen = seen & (slot >= anchor - sight.window)
             elif sight.window is not None:
                 seen = seen & (slot > query - sight.window) & (slot < query + sight.window)
-            self._masks[sight] = first, seen.expand(-1, self._cache.block, -1)[:, None]
+            self._masks[sight] = first, seen.expand(-1, self._width, -1)[:, None]
         return self._masks[sight]
 
     def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
