@@ -119,7 +119,7 @@ def _merged(copied: Proposal, guessed: Proposal, copies: Tensor, source: Sequenc
     return Proposal(ids, torch.where(on_device[:, None, None], point, drawn), count, source)
 
 
-def make(parts: Sequence[Drafter], *, min_match: int = 4) -> HybridDrafter:
+def make(parts: Sequence[Drafter], *, min_match: int = 2) -> HybridDrafter:
     """A hybrid of a look-up drafter and any other: hybrid=suffix+dlite.
 
     min_match: tokens of the text's end that must have occurred before for the look-up to guess; a row with a shorter
