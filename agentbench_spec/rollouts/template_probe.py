@@ -108,7 +108,10 @@ _BENDS = (
 )
 _KINDS: dict[str, Callable[[int, Message], bool]] = {
     "tool calls": lambda _, message: bool(message.tool_calls),
+    "text beside tool calls": lambda _, message: bool(message.tool_calls and message.content.strip()),
+    "all but the first of several tool calls": lambda _, message: len(message.tool_calls) > 1,
     "tool results": lambda _, message: message.role == "tool",
+    "the system prompt": lambda at, message: message.role == "system" and at == 0,
     "system messages after the first message": lambda at, message: message.role == "system" and at > 0,
 }
 
@@ -116,10 +119,12 @@ _KINDS: dict[str, Callable[[int, Message], bool]] = {
 def probe(render: Render, *, prints_date: bool = False) -> Form:
     """The form that the template behind `render` takes; the usual one where it takes none, and says why when used."""
     form = _form_of_calls(render)
-    if _text(render, form, _USERS) is None and _text(render, replace(form, joined_users=True), _USERS) is not None:
-        form = replace(form, joined_users=True)
-    if _text(render, form, _SYSTEM) is None and _text(render, replace(form, folded_system=True), _SYSTEM) is not None:
-        form = replace(form, folded_system=True)
+    joined = replace(form, joined_users=True)
+    if not _shows(render, form, _USERS, "askword", "againword") and _shows(render, joined, _USERS, "askword"):
+        form = joined
+    folded = replace(form, folded_system=True)
+    if not _shows(render, form, _SYSTEM, "systemword") and _shows(render, folded, _SYSTEM, "systemword"):
+        form = folded
     thought = _text(render, form, _THOUGHT)
     return replace(
         form,
@@ -140,14 +145,15 @@ def _form_of_calls(render: Render) -> Form:
 
 
 def _dropped(render: Render, form: Form) -> Iterator[str]:
-    calls = _text(render, form, _CALL, tools=True)
-    if calls is not None and "argumentvalue" not in calls:
-        yield "tool calls"
-    if calls is not None and "resultword" not in calls:
-        yield "tool results"
-    late = _text(render, form, _LATE_SYSTEM)
-    if late is not None and "lateword" not in late:
-        yield "system messages after the first message"
+    for kind, messages, word in _TRIALS:
+        text = _text(render, form, messages, tools=any(message.tool_calls for message in messages))
+        if text is not None and word not in text:
+            yield kind
+
+
+def _shows(render: Render, form: Form, messages: Sequence[Message], *words: str) -> bool:
+    text = _text(render, form, messages)
+    return text is not None and all(word in text for word in words)
 
 
 def _text(render: Render, form: Form, messages: Sequence[Message], *, tools: bool = False) -> str | None:
@@ -191,21 +197,22 @@ def _said(role: Any, content: str, **more: Any) -> Message:
     return Message(role=role, content=content, **more)
 
 
+def _calling(*arguments: str, content: str = "") -> Message:
+    calls = [
+        {"id": f"call_probe_{i}", "name": "probe", "arguments": {"argumentname": value}}
+        for i, value in enumerate(arguments, 1)
+    ]
+    return Message.model_validate({"role": "assistant", "content": content, "tool_calls": calls})
+
+
 _CALL = (
     _said("user", "askword"),
-    Message.model_validate(
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "call_probe_1", "name": "probe", "arguments": {"argumentname": "argumentvalue"}}],
-        }
-    ),
+    _calling("argumentvalue"),
     _said("tool", "resultword", tool_call_id="call_probe_1", name="probe"),
 )
 _CALLS = (
     _CALL[0],
-    _CALL[1].model_copy(
-        update={"tool_calls": (*_CALL[1].tool_calls, _CALL[1].tool_calls[0].model_copy(update={"id": "call_probe_2"}))}
-    ),
+    _calling("argumentvalue", "secondvalue"),
     _CALL[2],
     _CALL[2].model_copy(update={"tool_call_id": "call_probe_2"}),
 )
@@ -223,3 +230,12 @@ _LATE_SYSTEM = (
     _said("system", "lateword"),
     _said("user", "againword"),
 )
+_TRIALS = (
+    ("tool calls", _CALL, "argumentvalue"),
+    ("text beside tool calls", (_CALL[0], _calling("argumentvalue", content="besideword"), _CALL[2]), "besideword"),
+    ("all but the first of several tool calls", _CALLS, "secondvalue"),
+    ("tool results", _CALL, "resultword"),
+    ("the system prompt", _SYSTEM, "systemword"),
+    ("system messages after the first message", _LATE_SYSTEM, "lateword"),
+)
+"""(kind of message, a conversation that has it, a word of it)."""

@@ -74,8 +74,9 @@ class PartResult:
         return [*([] if rate is None else [f"{self.name}: {rate:.1f} output tokens/s"]), *self.oddities()]
 
     def oddities(self) -> list[str]:
-        """Less prefix reuse than expected, a client too busy to tell, disagreements with the server's counters."""
-        said, reuse = [], self.reuse
+        """Bent messages, less prefix reuse than expected, a client too busy to tell, counters that disagree."""
+        forms = sorted({row.labels["template"] for row in self.rows if "template" in row.labels})
+        said, reuse = [f"{self.name}: messages were bent to the chat template: {form}" for form in forms], self.reuse
         if reuse["turns_short"]:
             said.append(
                 f"{self.name}: {reuse['turns_short']} of {reuse['turns']} turns found a shorter cached prefix than "
@@ -186,6 +187,7 @@ def open_replayers(
         concurrency=config.sglang.concurrency,
         max_new_tokens=decode.max_new_tokens,
         max_turns=replay.max_turns,
+        template_form=None if renderer is None else renderer.form.bent,
     )
     ask = Ask(decode.max_new_tokens, sampling, stop, served.thinking)
     shared = None if renderer is None else OneAtATime(renderer)

@@ -30,6 +30,8 @@ class Served:
     concurrency: int
     max_new_tokens: int
     max_turns: int | None = None
+    template_form: str | None = None
+    """How messages were bent to the chat template, in words; None: not at all, or by the server."""
 
 
 def blank_row(served: Served, server: Server, rollout: Rollout, turn: int, message: int, **fields: Any) -> TurnRow:
@@ -41,7 +43,10 @@ def blank_row(served: Served, server: Server, rollout: Rollout, turn: int, messa
         message=message,
         drafter=server.drafter,
         synthetic=rollout.messages[message].synthetic,
-        labels={key: str(value) for key, value in rollout.labels.items()},
+        labels={
+            **{key: str(value) for key, value in rollout.labels.items()},
+            **({"template": served.template_form} if served.template_form else {}),
+        },
         target=served.target,
         k=max((server.width or 1) - 1, 0),
         temperature=served.sampling.temperature,

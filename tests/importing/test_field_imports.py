@@ -302,3 +302,31 @@ def test_call_arguments_under_another_name(key: str, tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Weather?"}, made, {"role": "tool", "content": "9 C", "tool_call_id": "c1"}]
     rollout = one(write(tmp_path / "rows.jsonl", {"id": "x", "messages": messages}))
     assert rollout.messages[1].tool_calls[0].arguments == WEATHER
+
+
+@pytest.mark.parametrize("place", ["call_ref", "invocation_id", "metadata", "part"])
+def test_results_find_their_calls_by_an_id_under_any_name(place: str, tmp_path: Path) -> None:
+    """Fails if results are swapped because nobody knows the member that names their call."""
+
+    def answer(name: str, text: str) -> dict[str, Any]:
+        if place == "part":
+            return {"role": "user", "content": [{"type": "tool_result", "reply_to": name, "content": text}]}
+        return {"role": "tool", "content": text, place: {"of": name} if place == "metadata" else name}
+
+    made = [{"id": name, "name": name, "arguments": {}} for name in ("a1", "a2")]
+    asked = [{"role": "user", "content": "Two."}, {"role": "assistant", "content": "", "tool_calls": made}]
+    messages = [*asked, answer("a2", "second"), answer("a1", "first"), {"role": "assistant", "content": "Done."}]
+    rollout = one(write(tmp_path / "rows.jsonl", {"id": "x", "messages": messages}))
+    assert contents(rollout)[2:4] == ["first", "second"] and noted(rollout, "the id of a result's call stands in")
+
+
+def test_calls_of_a_user_that_nobody_marked(tmp_path: Path) -> None:
+    """Fails if calls under a user's message refuse the row, or their results are left as those of the assistant."""
+    messages = [
+        {"role": "user", "content": "Mine.", "tool_calls": [{"id": "u1", "name": "f", "arguments": {}}]},
+        {"role": "tool", "tool_call_id": "u1", "content": "the user's own"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    rollout = one(write(tmp_path / "rows.jsonl", {"id": "x", "messages": messages}))
+    assert contents(rollout) == ["Mine.", "Done."]
+    assert noted(rollout, "calls that the user made") and noted(rollout, "a result of the user's own call")

@@ -53,6 +53,7 @@ def table(rows: list[dict[str, Any]]) -> bytes:
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "plain": lambda data: data,
     "gz": gzip.compress,
+    "gz in gz": lambda data: gzip.compress(gzip.compress(data)),
     "two gz": lambda data: b"".join(gzip.compress(line) for line in data.splitlines(keepends=True)),
     "zst": zstd,
     "xz": lzma.compress,
@@ -218,3 +219,26 @@ def test_a_file_of_no_known_format_gets_one_line(row: dict[str, Any], words: str
     assert len(bad) == 1 and words in bad[0].reason and "all 1,000 rows" in bad[0].reason
     rollouts, bad = imported(write(tmp_path / "t.jsonl", row, row, *ROWS, row))
     assert len(rollouts) == 2 and [line.line for line in bad] == [1, 2, 5]
+
+
+def test_a_file_of_an_archive_costs_itself_only(tmp_path: Path) -> None:
+    """Fails if an encrypted or damaged file takes the others of its archive along, or is called something else."""
+    data = bytearray(zipped(locked=LINES, torn=LINES, whole=LINES))
+    directory = [at for at in range(len(data)) if data.startswith(b"PK\x01\x02", at)]
+    data[directory[0] + 8] |= 1
+    torn = data.index(b"torn") + len(b"torn")
+    data[torn : torn + 12] = bytes(12)
+    (tmp_path / "t.zip").write_bytes(data)
+    rollouts, bad = imported(tmp_path / "t.zip")
+    assert [r.messages[1].content for r in rollouts] == ["one", "two"]
+    assert [(line.path.name, line.reason.split(";")[0].split(" (")[0]) for line in bad] == [
+        ("locked", "is encrypted"),
+        ("torn", "zip data is cut off or damaged"),
+    ]
+
+
+def test_an_archive_without_a_file_is_named(tmp_path: Path) -> None:
+    """Fails if nothing is said of an archive in which nothing stands."""
+    (tmp_path / "t.zip").write_bytes(zipped())
+    _, bad = imported(tmp_path / "t.zip")
+    assert [line.reason for line in bad] == ["is an archive without a file in it"]

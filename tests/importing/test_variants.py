@@ -385,7 +385,7 @@ def test_extra_repairs_are_said_once_with_their_places() -> None:
         ),
         (said("", tool_calls=["ls"]), "messages[1].tool_calls[0]"),
         (said("", tool_calls=5), "messages[1].tool_calls"),
-        ({"role": "user", "content": "x", "tool_calls": [call()]}, "messages[1].tool_calls"),
+        ({"role": "system", "content": "x", "tool_calls": [call()]}, "messages[1].tool_calls"),
         (said(7), "messages[1].content"),
         (said([{"type": "text", "text": 7}]), "messages[1].content[0].text"),
         (said([7]), "messages[1].content[0]"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from localmodel import save_rollouts, session
 from servedkit import EAGLE3, Behaviour, FakeServer, of, served, settings
+from test_template_probe import PYTHON
 
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
@@ -48,6 +50,16 @@ def test_baseline_and_drafter_make_paired_rows(model: Path, rollouts: Path, tmp_
     assert (plain_row.tau, plain_row.rounds, plain_row.k, plain_row.scope) == (1.0, 11, 0, "request")
     windows = json.loads((tmp_path / "run" / "serving.json").read_text())["eagle3"]["windows"]
     assert windows[0]["counters"]["disagreements"] == [] and windows[0]["counters"]["tau_emitted"] == pytest.approx(2.2)
+
+
+def test_rows_and_notes_say_how_messages_were_bent(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if prompts are bent to the target's template and the rows of a server do not say so."""
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(PYTHON)
+    with FakeServer() as plain, FakeServer(Behaviour(dict(EAGLE3))) as spec:
+        done = served(settings(tmp_path / "model", rollouts, spec.base_url, plain.base_url), tmp_path / "run")
+    assert {row.labels.get("template") for row in done.rows} == {"arguments as text"}
+    assert sum("bent to the chat template: arguments as text" in note for note in done.notes) == 2
 
 
 def test_prefix_reuse_is_what_was_expected_on_both_sides(model: Path, rollouts: Path, tmp_path: Path) -> None:

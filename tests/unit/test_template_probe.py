@@ -86,6 +86,7 @@ ASK = Message(role="user", content="List.")
         (ONE, None),
         (TURNS, "user messages joined"),
         (NO_SYSTEM, "system in the first user message"),
+        (only("m.role != 'system'"), "system in the first user message"),
         (CLOCK, None),
     ],
 )
@@ -140,6 +141,16 @@ def test_joined_and_folded_messages_keep_their_words(renderer: Any) -> None:
             "drops",
         ),
         (HEAD + SAID + TAIL, (ASK, called("a")), "drops tool calls"),
+        (
+            template(said="<|im_start|>{{ m.role }}\n{% if not m.tool_calls %}{{ m.content }}{% endif %}"),
+            (ASK, called("a").model_copy(update={"content": "I look."})),
+            "drops text beside tool calls",
+        ),
+        (
+            template().replace("in m.tool_calls", "in (m.tool_calls or [])[:1]"),
+            (ASK, called("a", "b")),
+            "drops all but the first",
+        ),
         (
             HEAD
             + "{% if m.role != 'system' or loop.first %}"

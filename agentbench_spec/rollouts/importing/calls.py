@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from agentbench_spec.messages import ToolCall
@@ -10,7 +10,7 @@ from agentbench_spec.rollouts.importing.jsontext import embedded_json, jsonable,
 from agentbench_spec.rollouts.importing.lost_words import is_left_out_kind, word_keys
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
 
-__all__ = ["CALL_KEYS", "RAW_ARGUMENTS", "call_id_of", "call_of", "calls_of", "tools_of"]
+__all__ = ["CALL_KEYS", "RAW_ARGUMENTS", "call_id_of", "call_of", "calls_of", "named_call", "tools_of"]
 
 RAW_ARGUMENTS = "_raw"
 """Name under which arguments stand that are no JSON object."""
@@ -19,6 +19,7 @@ CALL_KEYS = ("tool_calls", "toolCalls", "function_call", "functionCall", "invali
 _NAMES = ("name", "function_name", "functionName", "tool_name", "toolName", "tool")
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "kwargs", "params", "tool_input", "toolInput", "partial_json")
 _IDS = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "callId", "id")
+_WORDS = ("content", "text", "output", "name", "role", "type")
 _KNOWN = frozenset((*_NAMES, *_ARGUMENTS, *_IDS, "function", "error", "index", "requestor"))
 
 
@@ -68,6 +69,19 @@ def call_id_of(raw: Mapping[str, Any], *, own: bool = True) -> str | None:
     """The id that a call has, or that a result answers; own: the plain `id` counts as well."""
     names = _IDS if own else _IDS[:-1]
     return next((str(raw[key]) for key in names if raw.get(key) not in (None, "") and _is_id(raw[key])), None)
+
+
+def named_call(raw: Mapping[str, Any], called: Container[str]) -> tuple[str, str] | None:
+    """(member, id) where one member of a result, or of an object in it, is the id of a call made before.
+
+    called: those ids. None if no member or several calls are named.
+    """
+    found: dict[str, str] = {}
+    for key, value in raw.items():
+        for item in value.values() if isinstance(value, Mapping) else (value,):
+            if key not in _WORDS and isinstance(item, str) and item in called:
+                found[item] = str(key)
+    return next(((key, name) for name, key in found.items()), None) if len(found) == 1 else None
 
 
 def _is_id(value: Any) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentbench_spec.messages import ToolCall
-from agentbench_spec.rollouts.importing.calls import call_id_of, call_of
+from agentbench_spec.rollouts.importing.calls import call_id_of, call_of, named_call
 from agentbench_spec.rollouts.importing.jsontext import jsonable
 from agentbench_spec.rollouts.importing.lost_words import holds_words, word_keys
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault, short
@@ -55,21 +55,23 @@ class _Place:
     field: str
     notes: Notes
     at: int
+    called: Container[str] = ()
 
     def say(self, text: str) -> None:
         self.notes.add(text, self.at)
 
     def inside(self, name: str) -> _Place:
-        return _Place(f"{self.field}{name}", self.notes, self.at)
+        return replace(self, field=f"{self.field}{name}")
 
 
-def content_parts(content: Any, field: str, notes: Notes, at: int) -> Parts:
+def content_parts(content: Any, field: str, notes: Notes, at: int, called: Container[str] = ()) -> Parts:
     """Text, calls, reasoning and results of a content that is text, a part, or a list of parts.
 
-    field: its path in the row; at: the index of its message. Raises RowFault naming the part that cannot be read.
+    field: its path in the row; at: the index of its message; called: ids of the calls made before, which tell what a
+    result answers whose id has another name. Raises RowFault naming the part that cannot be read.
     """
     parts = Parts()
-    _read(content, parts, _Place(field, notes, at))
+    _read(content, parts, _Place(field, notes, at, called))
     return parts
 
 
@@ -162,7 +164,11 @@ def _result(kind: str, part: Any, parts: Parts, place: _Place) -> None:
     if parts.texts:
         place.say("text stood before tool results: put behind them")
     text = _result_text(raw.get(key), place.inside(f".{key}"))
-    parts.results.append(Result(call_id_of(raw), text, name))
+    answered = call_id_of(raw)
+    if answered is None and (named := named_call(raw, place.called)):
+        place.say(f"the id of a result's call stands in {named[0]!r}")
+        answered = named[1]
+    parts.results.append(Result(answered, text, name))
 
 
 _RESULT_KEYS = ("content", "output", "response", "result", "text", "error")

@@ -30,6 +30,8 @@ class Notes:
         self._left_out: dict[str, None] = {}
         self.said: set[str] = set()
         """Strings of what was left out with a note."""
+        self.users_calls: set[str] = set()
+        """Ids of calls of a simulated user that were left out: their results go as well."""
 
     def add(self, text: str, message: int | None = None) -> None:
         """A repair in words; message: index of the message it was made in."""

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from agentbench_spec.messages import Message
-from agentbench_spec.rollouts.importing.calls import CALL_KEYS, call_id_of, calls_of
+from agentbench_spec.rollouts.importing.calls import CALL_KEYS, call_id_of, calls_of, named_call
 from agentbench_spec.rollouts.importing.content import Parts, content_parts, note_control_tokens
 from agentbench_spec.rollouts.importing.jsontext import jsonable
 from agentbench_spec.rollouts.importing.lost_words import word_keys
@@ -68,7 +68,7 @@ def messages_of(raw: Any, field: str, notes: Notes, at: int, called: Container[s
         raise RowFault(field, f"expected a message object, found {short(raw)}")
     raw = unwrapped(raw)
     role = role_of(raw.get("role"), field, notes, at)
-    own_calls, result_asked_by_user = _of_the_user(raw, role)
+    own_calls, result_asked_by_user = _of_the_user(raw, role, notes)
     if result_asked_by_user:
         notes.add("a result of the user's own call was left out", at)
         notes.left_out_part(raw)
@@ -76,11 +76,12 @@ def messages_of(raw: Any, field: str, notes: Notes, at: int, called: Container[s
     if own_calls:
         notes.add("calls that the user made were left out", at)
         notes.left_out_part(raw["tool_calls"])
+        notes.users_calls.update(filter(None, map(call_id_of, raw["tool_calls"])))
         raw = {key: value for key, value in raw.items() if key != "tool_calls"}
         if raw.get("content") in (None, "", []):
             return []
     key = _content_key(raw)
-    parts = content_parts(raw.get(key), f"{field}.{key}", notes, at)
+    parts = content_parts(raw.get(key), f"{field}.{key}", notes, at, called)
     message = _message(raw, role, parts, field, notes, at, called)
     _mind_the_words(raw, key, message, parts, field, notes, at)
     results = [
@@ -108,12 +109,12 @@ def _content_key(raw: Mapping[str, Any]) -> str:
     return next((key for key in keys if raw.get(key) not in (None, "", [], {})), "content")
 
 
-def _of_the_user(raw: Mapping[str, Any], role: Role) -> tuple[bool, bool]:
-    """(the message holds calls that a simulated user made, it is the result of one): tau2 marks both."""
+def _of_the_user(raw: Mapping[str, Any], role: Role, notes: Notes) -> tuple[bool, bool]:
+    """(the message holds calls that a simulated user made, it is the result of one)."""
     calls = raw.get("tool_calls") if role == "user" else None
-    listed = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
-    own = bool(listed) and all(call.get("requestor") == "user" for call in listed)
-    return own, role == "tool" and raw.get("requestor") == "user"
+    own = isinstance(calls, list) and bool(calls) and all(isinstance(call, Mapping) for call in calls)
+    answers = role == "tool" and call_id_of(raw) in notes.users_calls
+    return own, answers or (role == "tool" and raw.get("requestor") == "user")
 
 
 def _mind_the_words(
@@ -157,7 +158,12 @@ def _result_id(raw: Mapping[str, Any], notes: Notes, at: int, called: Container[
         return str(ids[0])
     found = call_id_of(raw, own=False)
     own = raw.get("id")
-    return str(own) if found is None and own is not None and str(own) in called else found
+    if found is None and own is not None and str(own) in called:
+        return str(own)
+    if found is None and (named := named_call(raw, called)):
+        notes.add(f"the id of a result's call stands in {named[0]!r}", at)
+        return named[1]
+    return found
 
 
 def _reasoning(raw: Mapping[str, Any], notes: Notes, at: int) -> str | None:

@@ -57,7 +57,9 @@ def _rows(path: Path) -> Iterator[Row | BadLine]:
 
 
 def _member_rows(path: Path, member: Member) -> Iterator[Row | BadLine]:
-    if found := unreadable_as(member.head):
+    if member.fault:
+        yield BadLine(path, 1, None, member.fault)
+    elif found := unreadable_as(member.head):
         yield BadLine(path, 1, None, f"is {found}")
     elif member.head.startswith(_TABLES):
         yield from table_rows(path, seekable(member.file), member.head)

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -29,6 +29,8 @@ STDIN = Path("-")
 _PEEKED_BYTES = 512
 _LAYERS = 4
 _ZSTD_IN_ZIP = 93
+_ENCRYPTED = 1
+"""Bit of the flags of a file in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Member:
     packing: str
     """How it was packed, such as "gzip"; "" if it was not."""
     repairs: tuple[str, ...] = ()
+    fault: str = ""
+    """Why it cannot be read, for a member of an archive that otherwise can."""
 
 
 def is_stream(path: Path) -> bool:
@@ -123,7 +127,7 @@ def _raw(opened: Any) -> _Unpacked:
 
 
 _OPENERS: dict[str, Callable[[Any], io.BufferedReader]] = {
-    "gzip": lambda file: _raw(gzip.GzipFile(fileobj=file)),
+    "gzip": lambda file: _raw(gzip.GzipFile(fileobj=file, mode="rb")),
     "bzip2": lambda file: _raw(bz2.BZ2File(file)),
     "xz": lambda file: _raw(lzma.LZMAFile(file)),  # noqa: SIM115
     "zstd": lambda file: _raw(_Zstd(file)),
@@ -137,11 +141,29 @@ def _zipped(file: IO[bytes], inside: int) -> Iterator[Member]:
     samples = [info for info in listed if info.filename.startswith("samples/")]
     others = [info.filename for info in listed if info not in samples] if samples else []
     note = (f"members of the archive that hold no sample were left out: {', '.join(others)}",) if others else ()
+    if not listed:
+        yield _faulty("is an archive without a file in it")
     for info in samples or listed:
+        for member in _inside(archive, file, info, inside):
+            name = f"{info.filename}/{member.name}".rstrip("/")
+            packing = f"{member.packing} in zip".removeprefix(" in ")
+            yield replace(member, name=name, packing=packing, repairs=note)
+
+
+def _inside(archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, inside: int) -> Iterator[Member]:
+    """The streams in one file of an archive; one that cannot be unpacked costs itself only."""
+    if info.flag_bits & _ENCRYPTED:
+        yield _faulty("is encrypted; unpack it with its password first")
+        return
+    try:
         with _opened(archive, file, info) as opened:
-            for member in members(opened, inside=inside + 1):
-                name = f"{info.filename}/{member.name}".rstrip("/")
-                yield Member(name, member.file, member.head, f"{member.packing} in zip".removeprefix(" in "), note)
+            yield from members(opened, inside=inside + 1)
+    except DAMAGE as error:
+        yield _faulty(f"zip data is cut off or damaged ({error})")
+
+
+def _faulty(fault: str) -> Member:
+    return Member("", _raw(io.BytesIO()), b"", "", fault=fault)
 
 
 def _opened(archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo) -> io.BufferedReader:
@@ -154,4 +176,4 @@ def _opened(archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo) ->
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+    return any(part.startswith((".", "__MACOSX")) and part not in (".", "..") for part in name.split("/"))
