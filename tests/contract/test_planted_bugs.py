@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from small_benches import small_bench
 from toy_drafters import Bigram, Block, Chain, DraftLM, Pivot
 
-from agentbench_spec.conformance.bench import Bench
-from agentbench_spec.conformance.kit import check, toy_bench
+from agentbench_spec.conformance.kit import check
 from agentbench_spec.drafting import Drafter
 
 Make = Callable[[str], Drafter]
-
-
-def small_bench(make: Callable[[], Drafter]) -> Bench:
-    """The toy bench with fewer ways to chunk, since losslessness is not what these bugs break."""
-    bench = toy_bench(make)
-    bench.ks, bench.chunks_tokens = (0, 4), (7, 7)
-    return bench
 
 
 BUGS: list[tuple[Make, str, str]] = [

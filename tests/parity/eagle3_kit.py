@@ -79,10 +79,10 @@ class Round:
     drafted: list[int]
 
 
-def recorded_rounds(case_id: str, taps: int = 5) -> Iterator[Round]:
+def recorded_rounds(case_id: str) -> Iterator[Round]:
     """The rounds of `case_id` whose tensors were recorded, as spans."""
-    case = CASES[case_id]
-    for index in range(3):
+    case, width = CASES[case_id], target_info().hidden_size
+    for index in sorted({int(key.split(".")[1].removeprefix("round")) for key in TENSORS if key.startswith(case_id)}):
         prefix = f"{case_id}.round{index}."
         recorded = {key.removeprefix(prefix): value for key, value in TENSORS.items() if key.startswith(prefix)}
         features, partners = recorded["context_features"], recorded["extend_input_ids"]
@@ -93,7 +93,7 @@ def recorded_rounds(case_id: str, taps: int = 5) -> Iterator[Round]:
             count=torch.tensor([len(partners)]),
             input_ids=torch.tensor(case["output_ids"][start : start + len(partners)])[None],
             next_ids=partners[None],
-            hidden=features.view(1, len(partners), taps, -1),
+            hidden=features.view(1, len(partners), -1, width),
         )
         drafted = case["rounds"]["draft_tokens"][index]
         position = torch.tensor([start + len(partners)])

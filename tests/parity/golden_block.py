@@ -31,12 +31,12 @@ PADDING = 3
 
 
 @cache
-def target_model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(DATA / "target", dtype=torch.float32).eval()
+def target_model(folder: Path = DATA / "target") -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-def target_info(**changes: Any) -> TargetInfo:
-    model = target_model()
+def target_info(folder: Path = DATA / "target", **changes: Any) -> TargetInfo:
+    model = target_model(folder)
     known = {
         "name": "golden",
         "vocab_size": model.config.vocab_size,
@@ -119,9 +119,12 @@ class Trace:
     text: Tensor
     """[T] int64: every token committed, the last anchor included."""
     prompt: int
+    """Positions the target has processed before the first round."""
     hidden: Tensor
     """[T, S, H]: the target's states in the drafter's order."""
     rounds: list[Round]
+    picks: Tensor
+    """[T] int64: the target's likeliest token after each position."""
 
 
 def committed_text(case: dict[str, Any]) -> tuple[list[int], list[Round]]:
@@ -129,8 +132,8 @@ def committed_text(case: dict[str, Any]) -> tuple[list[int], list[Round]]:
     rounds = case["rounds"]
     text = list(case["prompt_ids"])
     steps = []
-    if rounds["start"]:
-        text.append(rounds["verify_input_ids"][0][0])
+    if rounds["start"]:  # the first anchor is the first new token, or the last of the prompt
+        text = [*text[: rounds["start"][0]], rounds["verify_input_ids"][0][0]]
     for start, drafted, verified, accepted, following in zip(
         *(rounds[key] for key in ("start", "draft_tokens", "verify_input_ids", "accepted_draft", "next_token")),
         strict=True,
@@ -140,13 +143,13 @@ def committed_text(case: dict[str, Any]) -> tuple[list[int], list[Round]]:
     return text, steps
 
 
-def trace_of(case: dict[str, Any], layers: tuple[int, ...]) -> Trace:
+def trace_of(case: dict[str, Any], layers: tuple[int, ...], target: Path = DATA / "target") -> Trace:
     text, steps = committed_text(case)
     ids = torch.tensor(text)
     with torch.no_grad():
-        states = target_model()(ids[None], output_hidden_states=True).hidden_states
-    hidden = torch.stack([states[layer + 1][0] for layer in layers], 1)
-    return Trace(ids, len(case["prompt_ids"]), hidden, steps)
+        out = target_model(target)(ids[None], output_hidden_states=True)
+    hidden = torch.stack([out.hidden_states[layer + 1][0] for layer in layers or (0,)], 1)
+    return Trace(ids, steps[0].start if steps else len(text), hidden, steps, out.logits[0].argmax(-1))
 
 
 def span_of(trace: Trace, start: int, count: int, scope: str, *, row: int = 0, padding: int = PADDING) -> Span:
@@ -178,8 +181,9 @@ def ingest(drafter: Drafter, trace: Trace, upto: int, *, start: int = 0, chunk: 
 def replay(drafter: Drafter, trace: Trace, *, chunk: int = 512) -> Iterator[tuple[Round, list[int]]]:
     """Yield every recorded round with the tokens the drafter proposes in its place."""
     ingest(drafter, trace, trace.prompt, chunk=chunk)
+    longest = max((len(step.drafted) for step in trace.rounds), default=0)
+    k = min(longest, drafter.spec.max_tokens or longest)
     for step in trace.rounds:
-        k = min(len(step.drafted), drafter.spec.max_tokens or len(step.drafted))
         proposal = drafter.propose(torch.tensor([step.anchor]), torch.tensor([step.start]), k)
         ids = proposal.ids[0].tolist()
         yield step, ids if proposal.count is None else ids[: int(proposal.count[0])]
@@ -258,33 +262,17 @@ def dlite_tensors(drafter: Any, seen: dict[str, list[Any]], trace: Trace, step: 
     return found
 
 
-def compared(name: str, drafter: Drafter, case: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """(tensor name, how far outside 1e-4 + 1e-4 relative it lies) for every recorded tensor of a case's rounds."""
-    trace = trace_of(case, drafter.spec.hidden_layers)
-    recorder = Recorder(drafter)
-    for index, (step, _) in enumerate(replay(drafter, trace)):
-        seen = recorder.take()
-        ours = dlite_tensors(drafter, seen, trace, step) if name.startswith("dlite") else block_tensors(seen)
-        prefix = f"{case['id']}.round{index}."
-        golden = {key.removeprefix(prefix): t for key, t in tensors(name).items() if key.startswith(prefix)}
-        for key in sorted(golden.keys() - {"target_logits", "draft_position_ids"}):
-            yield prefix + key, _outside(ours[key], golden[key])
-    recorder.close()
-
-
-def _outside(ours: Tensor, golden: Tensor) -> float:
+def outside(ours: Tensor, golden: Tensor) -> float:
+    """How far a tensor lies outside 1e-4 + 1e-4 relative of the recorded one; above 0 it differs."""
     golden = golden[-len(ours) :]  # DLite's states of real tokens are discarded, so the net does not norm them
     return float(((ours - golden).abs() - 1e-4 - 1e-4 * golden.abs()).max()) if ours.shape == golden.shape else 1e9
 
 
-def wrong_rounds(drafter: Drafter, case: dict[str, Any], width: int | None = None) -> int:
-    """In how many rounds of a case (of `width` drafts only) the drafter proposes other tokens than were recorded."""
-    return sum(
-        got != _expected(step, case)
-        for step, got in replay(drafter, trace_of(case, drafter.spec.hidden_layers))
-        if width in (None, len(step.drafted))
-    )
+def wrong_rounds(drafter: Drafter, case: dict[str, Any]) -> int:
+    """In how many rounds of a case the drafter proposes other tokens than were recorded."""
+    return sum(got != expected(step, case) for step, got in replay(drafter, trace_of(case, drafter.spec.hidden_layers)))
 
 
-def _expected(step: Round, case: dict[str, Any]) -> list[int]:
+def expected(step: Round, case: dict[str, Any]) -> list[int]:
+    """What the drafter hands over in a round: all it drafted, or what it is confident of."""
     return step.verified[1:] if case.get("confidence_threshold") else step.drafted

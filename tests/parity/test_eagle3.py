@@ -33,7 +33,7 @@ def mismatches(drafter: Eagle3Drafter, case_id: str) -> list[str]:
     for index, round_ in enumerate(kit.recorded_rounds(case_id)):
         drafter.observe(round_.span)
         recorder = Recorder(drafter)
-        proposal = drafter.propose(round_.anchor, round_.position, 7)
+        proposal = drafter.propose(round_.anchor, round_.position, len(round_.drafted))
         drafter.net.step = recorder._step  # type: ignore[method-assign]
         found = {
             "context_projected": drafter.net.fuse(round_.span.hidden)[0],
