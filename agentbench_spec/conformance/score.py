@@ -50,9 +50,12 @@ class Score:
             return 1.0
         apart = (self._came[kind] - self._expected[kind])[often]
         spread = (self._expected[kind].diag() - self._products[kind])[often][:, often]
-        freedom = int(torch.linalg.matrix_rank(spread, hermitian=True, rtol=1e-9))
-        statistic = apart @ torch.linalg.pinv(spread, hermitian=True, rtol=1e-9) @ apart
-        return float(chi2.sf(float(statistic), freedom)) if freedom else 1.0
+        # a direction that a handful of draws moves, such as all that is not rare, is described by no chi-square
+        variances, directions = torch.linalg.eigh(spread)
+        told = variances >= _LEAST_EXPECTED
+        freedom = int(told.sum())
+        statistic = float(((apart @ directions[:, told]) ** 2 / variances[told]).sum())
+        return float(chi2.sf(statistic, freedom)) if freedom else 1.0
 
     def worst(self) -> str:
         """The token that came most unlike what was expected, in words."""
