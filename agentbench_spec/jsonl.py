@@ -46,6 +46,8 @@ def require_file(path: Path) -> Path:
     """`path` itself if it is a readable data file; raises ConfigError naming it and the way out if not."""
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, expected a .jsonl or .jsonl.gz file")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is a pipe or a device, which cannot be read twice; write it to a file first")
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; nothing was downloaded or used in its place")
     with path.open("rb") as file:

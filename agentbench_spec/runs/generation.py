@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.engine.sampling import Sampling
@@ -62,3 +64,16 @@ def sampling_notes(asked: GenerationConfig | None, sampling: Sampling) -> Iterat
             f"temperature {sampling.temperature:g} with top_k=1 is greedy decoding: the likeliest token is always "
             "taken, and outputs are compared with the baseline's"
         )
+
+
+def unread_config(model: Path) -> Iterator[str]:
+    """What is said of a generation config in the folder `model` that no JSON object is: the loader passes it over."""
+    path = model / "generation_config.json"
+    if not path.is_file():
+        return
+    try:
+        wrong = "" if isinstance(json.loads(path.read_bytes()), dict) else "it is no JSON object"
+    except ValueError as error:
+        wrong = str(error)
+    if wrong:
+        yield f"{path} cannot be read ({wrong}): what it asks for, stop tokens included, is not applied"

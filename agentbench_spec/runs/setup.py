@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
-from agentbench_spec.runs.generation import sampling_notes
+from agentbench_spec.runs.generation import sampling_notes, unread_config
 
 Tell = Callable[[str], None]
 """Takes one line for the screen."""
@@ -87,7 +88,7 @@ class Setup:
             renderer=Renderer(loaded.tokenizer, config.replay.thinking, stop=stop),
             limits=Limits(config.decode.k, config.decode.max_new_tokens, frozenset(stop)),
             kernels={wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {},
-            notes=list(sampling_notes(loaded.model.generation_config, sampling)),
+            notes=[*sampling_notes(loaded.model.generation_config, sampling), *unread_config(Path(wanted.source))],
         )
 
     @property

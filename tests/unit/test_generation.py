@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.results.folder import read_manifest
-from agentbench_spec.runs.generation import sampling_notes
+from agentbench_spec.runs.generation import sampling_notes, unread_config
 
 ASKED = {"repetition_penalty": 1.5, "do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.1}
 
@@ -34,6 +34,14 @@ def test_what_changes_nothing_is_no_note() -> None:
     """Fails if every run is noted: neutral values ask for nothing, nor does a model without the file."""
     neutral = GenerationConfig(repetition_penalty=1.0, top_k=0, top_p=1.0, min_p=0.0, temperature=1.0, eos_token_id=3)
     assert [*sampling_notes(neutral, Sampling()), *sampling_notes(None, Sampling())] == []
+
+
+def test_a_config_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
+    """Fails if a broken file, which the loader passes over, costs its stop tokens without a word; a whole one is none."""
+    for text, noted in (("{broken", True), ("[1]", True), ("{}", False)):
+        (tmp_path / "generation_config.json").write_text(text)
+        assert len([*unread_config(tmp_path)]) == noted
+    assert not [*unread_config(tmp_path / "elsewhere")]
 
 
 def test_sampling_from_one_token_is_compared_and_said(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
