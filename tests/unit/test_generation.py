@@ -37,7 +37,7 @@ def test_what_changes_nothing_is_no_note() -> None:
 
 
 def test_a_config_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
-    """Fails if a broken file, which the loader passes over, costs its stop tokens without a word; a whole one is none."""
+    """Fails if a broken file, which the loader passes over, costs its stop tokens without a word."""
     for text, noted in (("{broken", True), ("[1]", True), ("{}", False)):
         (tmp_path / "generation_config.json").write_text(text)
         assert len([*unread_config(tmp_path)]) == noted
