@@ -15,6 +15,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def model(tiny: Path) -> Path:
+    """The same for servers of the tests, which need its tokenizer and chat template but no weights."""
+    return tiny
+
+
+@pytest.fixture(scope="session")
 def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three rollouts of three turns."""
     return save_rollouts(tmp_path_factory.mktemp("rollouts") / "hand.jsonl")

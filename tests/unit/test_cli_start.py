@@ -163,8 +163,8 @@ def test_a_checkpoint_is_judged_by_its_drafter(tmp_path: Path) -> None:
         "from agentbench_spec.errors import ConfigError\n"
         "def make(checkpoint):\n    raise ConfigError(f'mine: {checkpoint}')\n"
     )
-    for words in ("run --workload bfcl_v3 --set workload.options.subset=shipped --drafter", "check --on toy"):
-        ((code, said, _),) = probed([[*words.split(), "plugin:make=./weights.pt"]], tmp_path)
+    asked = ("run --workload bfcl_v3 --set workload.options.subset=shipped --drafter", "check --on toy")
+    for code, said, _ in probed([[*words.split(), "plugin:make=./weights.pt"] for words in asked], tmp_path):
         assert code == 2 and "mine: ./weights.pt" in said, said
 
 

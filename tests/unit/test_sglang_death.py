@@ -24,12 +24,6 @@ from agentbench_spec.serving import launch
 
 
 @pytest.fixture
-def model(tiny: Path) -> Path:
-    """A folder with a tokenizer and a chat template; no server needs its weights here."""
-    return tiny
-
-
-@pytest.fixture
 def rollouts(tmp_path: Path) -> Path:
     return save_rollouts(tmp_path / "rollouts.jsonl", *(session(name, 3) for name in "abcd"))
 
