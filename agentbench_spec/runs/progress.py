@@ -14,6 +14,17 @@ _LOG_EVERY_S = 30.0
 """Where stderr is a file, so that a log has a line every half minute and not ten a second."""
 
 
+class _Lines:
+    """A log in place of a screen: each state of a bar is a line of its own."""
+
+    def write(self, text: str) -> None:
+        if shown := text.strip():
+            print(shown, file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 class Progress:
     """Counts turns over all rollouts of a run, those of an earlier process included."""
 
@@ -32,7 +43,8 @@ class Progress:
             total=sum(turns.values()),
             initial=sum(turns.get(rollout, 0) for rollout in done),
             unit="turn",
-            dynamic_ncols=True,
+            file=sys.stderr if self._live else _Lines(),
+            dynamic_ncols=self._live,
             mininterval=0.1 if self._live else _LOG_EVERY_S,
             disable=tell is not None,
         )
@@ -50,7 +62,7 @@ class Progress:
         self._done += 1
         self._turn, self._of = 0, self._turns[rollout]
         end = self._bar.n + self._of
-        self._bar.set_description(f"rollout {self._done}/{len(self._turns)}")
+        self._bar.set_description(f"rollout {self._done}/{len(self._turns)}", refresh=self._live)
         if self._tell:
             self._tell(f"rollout {self._done}/{len(self._turns)}: {self._of} turns")
         yield

@@ -18,6 +18,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import write_json_lines
 from agentbench_spec.results.provenance import write_json_atomic
 from agentbench_spec.results.writer import RunWriter
+from agentbench_spec.runs.progress import Progress
 from agentbench_spec.writing import is_special, output_file, write_bytes
 from tests.unit.rowkit import make_row
 
@@ -144,3 +145,13 @@ def test_stdout_holds_the_rollouts_alone(tmp_path: Path, to_file: bool) -> None:
     written = (tmp_path / "out").read_bytes().removeprefix(b"before\n") if to_file else done.stdout
     assert [json.loads(line)["id"] for line in written.splitlines()] == ["a"]
     assert json.loads(done.stderr.splitlines()[-1])["rollouts"] == 1
+
+
+def test_progress_in_a_log_is_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a bar is drawn over itself where nobody watches, or a log has a line a rollout."""
+    with Progress({"a": 1, "b": 1, "c": 1}) as progress:
+        for name in "abc":
+            with progress.rollout(name):
+                pass
+    said = capsys.readouterr().err
+    assert "\r" not in said and said.endswith("\n") and 1 <= said.count("\n") <= 3 and "rollout 3/3" in said
