@@ -12,5 +12,5 @@ from agentbench_spec.drafting import Drafter
 def small_bench(make: Callable[[], Drafter]) -> Bench:
     """The toy bench with two widths, one chunk size and cuts around page boundaries only."""
     bench = toy_bench(make)
-    bench.ks, bench.chunks_tokens, bench.thorough = (0, 4), (7, 7), False
+    bench.ks, bench.chunks_tokens, bench.thorough = (0, 4), (7,), False
     return bench
