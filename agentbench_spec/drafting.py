@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.errors import ConfigError, ContractError, hub_said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,6 +58,7 @@ __all__ = [
     "SequenceDrafter",
     "Span",
     "TargetInfo",
+    "hub_said",
 ]
 
 

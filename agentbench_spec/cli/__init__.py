@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ def start() -> None:
     from agentbench_spec.cli import interrupts
 
     interrupts.watch()
+    if not sys.stderr.isatty():  # the bars of the hub's libraries are of no use in a log
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     interrupted = False
     try:
         from agentbench_spec.cli.main import app

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from tqdm import tqdm
 
+from agentbench_spec.bars import Bar
 from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import console, last_line, verb
 from agentbench_spec.cli.preflight import check_drafters, check_models
@@ -47,7 +47,7 @@ def check(
     check_models(target, *checkpoints(named))
     from agentbench_spec.conformance.kit import check_drafter
 
-    with tqdm(unit="law", leave=False) as bar:
+    with Bar(unit="law", leave=False) as bar:
 
         def tried(law: str) -> None:
             bar.set_description_str(law)

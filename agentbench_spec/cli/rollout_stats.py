@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 
+from agentbench_spec.bars import Bar
 from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import asked_for_json, console, last_line, plain_table, say, verb
 from agentbench_spec.cli.preflight import check_models
@@ -58,7 +58,7 @@ def stats(
 
     sizes = asked or WINDOWS
     renderer = _renderer(target, thinking) if target else None
-    found = measure_rollouts(tqdm(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
+    found = measure_rollouts(Bar(rollouts, desc="counting", unit="rollout", delay=1, leave=False), renderer)
     if plot and found.turns is not None:
         say(f"plot: {plot_turns(found.turns, plot, sizes, title=f'{source} in tokens of {target}')}")
     chosen = found.turns if output == "turns" else found.rollouts

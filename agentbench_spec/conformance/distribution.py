@@ -26,6 +26,7 @@ from agentbench_spec.engine.sampling import Sampling, pick, probabilities
 from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
+from agentbench_spec.errors import raise_interrupt
 from agentbench_spec.testing import row_sampler
 
 DRAWS = 20_480
@@ -170,6 +171,7 @@ def sample(seat: Seat, drafter: _Noting, prefix: Sequence[int], k: int, sampling
                 drafter.truncate(row, position)
                 target.truncate(row, position)
         except (Exception, SystemExit) as error:
+            raise_interrupt(error)
             raise Broken(f"after {done.counts.total()} draws: {type(error).__name__}: {error}") from error
         done.counts.update((turn.output[1], turn.output[2]) for turn in turns)
     return done

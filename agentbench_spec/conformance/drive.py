@@ -18,7 +18,7 @@ from agentbench_spec.engine.proposals import checked
 from agentbench_spec.engine.sampling import GREEDY, RowSampler, Sampling, generator
 from agentbench_spec.engine.spans import span_of
 from agentbench_spec.engine.target import Target
-from agentbench_spec.errors import ConfigError, ContractError
+from agentbench_spec.errors import ConfigError, ContractError, raise_interrupt
 from agentbench_spec.rollouts.render import common_prefix
 
 __all__ = ["DRAWN", "TOLERANCE", "Broken", "Driver", "Guess", "NotApplicable", "Seat", "View", "difference"]
@@ -71,6 +71,7 @@ class Seat:
             with torch.inference_mode():  # as the engine calls it
                 return act()
         except (Exception, SystemExit) as error:
+            raise_interrupt(error)
             raise self.broken(f"{what} raised {type(error).__name__}: {error}") from error
 
     def observe(self, span: Span) -> None:

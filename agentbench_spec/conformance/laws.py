@@ -11,6 +11,7 @@ from agentbench_spec.conformance.drive import Broken, Driver, NotApplicable, Sea
 from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, compare
 from agentbench_spec.engine.target import Target
+from agentbench_spec.errors import raise_interrupt
 from agentbench_spec.testing import PlainDrafter, Played, play_turns
 
 PLAIN = "plain decoding"
@@ -44,6 +45,7 @@ def play(bench: Bench, target: Target, ks: Sequence[int], chunk: int) -> list[Pl
     try:
         return play_turns(target, drafters, bench.prompts, k=each, chunk_tokens=chunk, max_new_tokens=cap)
     except (Exception, SystemExit) as error:
+        raise_interrupt(error)
         raise Broken(f"chunks of {chunk}, k in {[*ks]}: {type(error).__name__}: {error}") from error
 
 

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from agentbench_spec.bars import Bar
 from agentbench_spec.errors import ConfigError
 
 __all__ = ["NAME", "chat_template", "folder", "provenance", "shipped_drafter"]
@@ -165,7 +164,7 @@ def _convert(gguf: Path, into: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source, options = str(gguf.parent), {"gguf_file": gguf.name, "trust_remote_code": False}
-    with tqdm(total=3, desc=f"converting {NAME} (once; about half a minute)", unit="step") as bar:
+    with Bar(total=3, desc=f"converting {NAME} (once; about half a minute)", unit="step") as bar:
         AutoTokenizer.from_pretrained(source, **options).save_pretrained(into)
         bar.update()
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)

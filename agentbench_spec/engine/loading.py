@@ -17,7 +17,7 @@ from agentbench_spec.engine import embedded
 from agentbench_spec.engine.hub_reach import refuse_missing_folder
 from agentbench_spec.engine.long_context import apply_rope_scaling
 from agentbench_spec.engine.unsupported import refuse_unsupported
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, hub_said
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -175,8 +175,8 @@ def _cannot_load(source: str, path: str, error: Exception) -> ConfigError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if Path(path).is_dir():
         return ConfigError(f"model {source!r} in {path} cannot be loaded: {reason}")
-    if advice := _log_in_advice(error):
-        return ConfigError(f"model {source!r}: {advice}: {reason}")
+    if said := hub_said(error):
+        return ConfigError(f"model {source!r}: {said}: {reason}")
     told = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     offline = " (HF_HUB_OFFLINE is set, so the hub was not asked)" if told else ""
     near = difflib.get_close_matches(source.lower(), [embedded.NAME], n=1, cutoff=0.5)
@@ -186,20 +186,6 @@ def _cannot_load(source: str, path: str, error: Exception) -> ConfigError:
         f"{reason}{hint}. Without network: download it elsewhere (`hf download {source}`) and give the folder, or "
         f"use the embedded model {embedded.NAME!r}"
     )
-
-
-def _log_in_advice(error: BaseException | None) -> str | None:
-    """What to do where the hub has the model but does not give it to this user; None: that is not the reason."""
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if type(error).__name__ == "GatedRepoError":
-            return "is gated; ask for access on its page on the hub, then log in (`hf auth login`, or set HF_TOKEN)"
-        if status == 403:
-            return "is not open to this log-in (status 403); ask for access on its page, or use another token"
-        if status == 401:
-            return "the hub has no such public model (status 401); check the name, or log in (`hf auth login`)"
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _weights_sha256(folder: Path) -> str | None:

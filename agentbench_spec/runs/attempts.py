@@ -10,7 +10,7 @@ from agentbench_spec.engine.loop import Turn
 from agentbench_spec.engine.sampling import RowSampler
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.timing import Clock, clocks
-from agentbench_spec.errors import MeasurementError, NotFinite
+from agentbench_spec.errors import MeasurementError, NotFinite, raise_interrupt
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.runs.contention import Noise
 from agentbench_spec.runs.fill import Conditions, Decoded
@@ -47,7 +47,8 @@ class TurnDecoder:
         while len(attempts) <= self._conditions.repeats and _disturbed(attempts[-1]):
             try:
                 attempts.append(self._attempt(session, list(attempts[0]), sampler, reference, attempts[0], {}))
-            except (Exception, SystemExit):
+            except (Exception, SystemExit) as error:
+                raise_interrupt(error)
                 break
             self._stalls.judge(attempts[-1])
         self._stalls.learn(attempts[best(attempts)])
@@ -69,6 +70,7 @@ class TurnDecoder:
             try:
                 attempt[name] = self._decode(session, name, place, sampler, reference, first.get(name))
             except (Exception, SystemExit) as error:
+                raise_interrupt(error)
                 if isinstance(error, NotFinite):
                     failed[name] = error
                 elif name != BASELINE and not (first and isinstance(error, MeasurementError)):

@@ -16,7 +16,7 @@ from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Stopwatch, resolve_mode
-from agentbench_spec.errors import ConfigError, NotFinite
+from agentbench_spec.errors import ConfigError, NotFinite, raise_interrupt
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest
@@ -190,7 +190,8 @@ class Bench:
                 session.reset()
         except NotFinite:
             return None
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
+            raise_interrupt(error)
             if name == BASELINE:
                 raise
             return None

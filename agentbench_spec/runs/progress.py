@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from tqdm import tqdm
-
+from agentbench_spec.bars import Bar
 from agentbench_spec.results.rows import TurnRow
-
-_LOG_EVERY_S = 30.0
-"""Where stderr is a file, so that a log has a line every half minute and not ten a second."""
-
-
-class _Lines:
-    """A log in place of a screen: each state of a bar is a line of its own."""
-
-    def write(self, text: str) -> None:
-        if shown := text.strip():
-            print(shown, file=sys.stderr)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
 
 
 class Progress:
@@ -38,14 +22,10 @@ class Progress:
         """turns: rollout id -> turns it has; done: rollouts that need no replay; tell: hears of each, without a bar."""
         self._turns, self._done = turns, len(done)
         self._turn, self._of = 0, 0
-        self._live = sys.stderr.isatty()
-        self._bar = tqdm(
+        self._bar = Bar(
             total=sum(turns.values()),
             initial=sum(turns.get(rollout, 0) for rollout in done),
             unit="turn",
-            file=sys.stderr if self._live else _Lines(),
-            dynamic_ncols=self._live,
-            mininterval=0.1 if self._live else _LOG_EVERY_S,
             disable=tell is not None,
         )
         self._tell = tell
@@ -62,7 +42,7 @@ class Progress:
         self._done += 1
         self._turn, self._of = 0, self._turns[rollout]
         end = self._bar.n + self._of
-        self._bar.set_description(f"rollout {self._done}/{len(self._turns)}", refresh=self._live)
+        self._bar.set_description(f"rollout {self._done}/{len(self._turns)}")
         if self._tell:
             self._tell(f"rollout {self._done}/{len(self._turns)}: {self._of} turns")
         yield
@@ -70,7 +50,7 @@ class Progress:
 
     def doing(self, what: str) -> None:
         """Show what the turn at work is at: a turn on a slow machine takes minutes."""
-        self._bar.set_postfix_str(f"turn {self._turn + 1}/{self._of}: {what}", refresh=self._live)
+        self._bar.set_postfix_str(f"turn {self._turn + 1}/{self._of}: {what}")
 
     def turn(self, rows: Sequence[TurnRow]) -> None:
         """One turn is measured: its rows."""

@@ -20,7 +20,7 @@ from agentbench_spec.engine.sampling import RowSampler, choose, generator
 from agentbench_spec.engine.session import Choose, Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Clock
-from agentbench_spec.errors import ConfigError
+from agentbench_spec.errors import ConfigError, raise_interrupt
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
@@ -117,6 +117,7 @@ class Replayer:
                 else:
                     done = self._unmeasured(rollout, state, *problem)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
+                raise_interrupt(error)
                 yield self._unmeasured(rollout, state, "error", describe(error))
                 yield from self._not_reached(rollout, points, index, describe(error))
                 return

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from agentbench_spec import plugins
+from agentbench_spec.bars import Bar
 from agentbench_spec.config import RunConfig
 from agentbench_spec.engine.token_counts import TargetTokens
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of
@@ -134,7 +133,7 @@ def _read(workload: Workload, limit: int | None, seed: int, bar: bool) -> Iterat
     try:
         source = workload.rollouts(limit=limit, seed=seed)
         what = f"reading {workload.name}"
-        yield from tqdm(source, desc=what, unit="rollout", delay=1, leave=False, disable=not bar)
+        yield from Bar(source, desc=what, unit="rollout", delay=1, leave=False, disable=not bar)
     except (AgentBenchError, OSError):
         raise
     except (Exception, SystemExit) as error:

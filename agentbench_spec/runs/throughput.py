@@ -14,7 +14,7 @@ from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import clocks
-from agentbench_spec.errors import ConfigError, caught
+from agentbench_spec.errors import ConfigError, caught, raise_interrupt
 from agentbench_spec.results.folder import MANIFEST, now, read_manifest
 from agentbench_spec.results.metrics import BASELINE, is_degenerate
 from agentbench_spec.results.provenance import make_manifest, write_json_atomic
@@ -189,7 +189,8 @@ class _Bench:
         try:
             session.prefill(start, lambda logits: int(logits.argmax()))
             held = 0 if session.failed else drafter.state_bytes(0)
-        except (Exception, SystemExit):  # its passes will tell
+        except (Exception, SystemExit) as error:  # its passes will tell
+            raise_interrupt(error)
             held = 0
         session.reset()
         return held * self.target.capacity // len(start)

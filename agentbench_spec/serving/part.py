@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from agentbench_spec.bars import Bar
 from agentbench_spec.config import RunConfig
 from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.engine.sampling import Sampling
@@ -235,7 +234,7 @@ def _measure_window(
 ) -> None:
     """One stretch of measuring; its totals are kept even if the servers die."""
     rows: list[TurnRow] = []
-    bar = tqdm(total=len(left), desc=replayers[0].server.drafter, unit="rollout")
+    bar = Bar(total=len(left), desc=replayers[0].server.drafter, unit="rollout")
 
     def done(rollout: Rollout, own: list[TurnRow]) -> None:
         for row in own:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from agentbench_spec.bars import Bar
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.rollouts.render import common_prefix
@@ -181,7 +181,7 @@ def build_cache(
     )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "states.bin").open("wb") as states, (folder / "greedy.bin").open("wb") as greedy:
-        for text, kept in zip(tqdm(texts, desc="features", unit="text"), plan.kept, strict=True):
+        for text, kept in zip(Bar(texts, desc="features", unit="text"), plan.kept, strict=True):
             found = extractor(text)
             states.write(_bytes(_stored(extractor, kept, dtype, text.id)))
             greedy.write(_bytes(found.greedy.to(torch.int32)))

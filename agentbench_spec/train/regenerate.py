@@ -12,9 +12,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from agentbench_spec import plugins
+from agentbench_spec.bars import Bar
 from agentbench_spec.engine import embedded, linear, loading
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, Sampling, generator
@@ -48,7 +47,7 @@ def regenerate(config: TrainConfig, out: Path) -> None:
         return
     writer = Writer.open(config)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file, tqdm(total=len(wanted), initial=len(there), desc="replies") as bar:
+    with out.open("a", encoding="utf-8") as file, Bar(total=len(wanted), initial=len(there), desc="replies") as bar:
         for text in writer.texts(rollouts, there):
             if text is not None:
                 file.write(json.dumps(text.as_dict()) + "\n")

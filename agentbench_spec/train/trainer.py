@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from agentbench_spec.bars import Bar
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.train.anchors import sample_anchors, valid_anchors
 from agentbench_spec.train.features import FeatureSource
@@ -74,7 +74,7 @@ class Trainer:
     def run(self, *, until: int | None = None) -> None:
         """Train to the end, or until `until` steps are done; saves the state on the way and at the end."""
         end = self.total if until is None else min(until, self.total)
-        with tqdm(total=self.total, initial=self.done, desc=self.trainee.name, disable=not self.world.first) as bar:
+        with Bar(total=self.total, initial=self.done, desc=self.trainee.name, disable=not self.world.first) as bar:
             while self.done < end:
                 row = self._one_step(self.place)
                 bar.update()

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from agentbench_spec.drafting import ConfigError, TargetInfo
+from agentbench_spec.drafting import ConfigError, TargetInfo, hub_said
 
 from .qwen3 import Geometry
 
@@ -76,9 +76,12 @@ def _from_hub(function: str, repository: str, revision: str | None, **arguments:
     try:
         return str(getattr(huggingface_hub, function)(repository, revision=revision, **arguments))
     except (OSError, ValueError) as error:  # the hub's own errors derive from these, offline and not-found included
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        what = f"checkpoint {repository!r} (revision {revision or 'main'})"
+        if said := hub_said(error):
+            raise ConfigError(f"{what}: {said}: {reason}") from error
         raise ConfigError(
-            f"checkpoint {repository!r} (revision {revision or 'main'}): {reason.rstrip('.')}. "
+            f"{what}: {reason}. "
             f"Without network: download it elsewhere (`hf download {repository}`) and give the folder, NAME=FOLDER"
         ) from error
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from agentbench_spec.bars import Bar
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.jsonl import BadLine, file_sha256
 from agentbench_spec.rollout import Rollout
@@ -98,7 +97,7 @@ class TraceImport:
 
     def with_progress(self) -> Iterator[Rollout]:
         """`rollouts()` with a progress bar. Raises ConfigError if there is none, so that no empty file is written."""
-        bar = tqdm(self.rollouts(), unit=" rollouts", disable=None, leave=False)
+        bar = Bar(self.rollouts(), unit=" rollouts", leave=False)
         yield from bar
         if not sum(self.formats.values()):
             raise ConfigError(f"no rollout found; {self.bad_rows} bad rows, listed above")
