@@ -56,8 +56,10 @@ def run(
     from agentbench_spec.runs.keywords import resolve
 
     config = resolve(settings, keywords, begun=Path(out) if resume and out is not None else None)
-    from agentbench_spec.runs.early import check_hub
+    from agentbench_spec.runs.early import check_drafters, check_hub
 
+    if config.backend == "engine":
+        check_drafters(config.drafters)
     check_hub(config, tell or _quiet)
     from agentbench_spec.runs.execute import new_folder
     from agentbench_spec.runs.execute import run as replay

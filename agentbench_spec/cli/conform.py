@@ -9,11 +9,11 @@ import typer
 from agentbench_spec.bars import Bar
 from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import console, last_line, verb
-from agentbench_spec.cli.preflight import check_drafters, check_models
+from agentbench_spec.cli.preflight import check_models
 from agentbench_spec.config import parse_options
 from agentbench_spec.conformance.places import PLACES, check_places
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.runs.early import checkpoints
+from agentbench_spec.runs.early import check_drafters, checkpoints
 
 if TYPE_CHECKING:
     from agentbench_spec.engine.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,9 @@ from agentbench_spec.cli.console import say
 from agentbench_spec.config import RunConfig
 from agentbench_spec.engine import hub_reach
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.source import SUFFIXES, is_file
 from agentbench_spec.serving.needs import refuse_without_httpx
 from agentbench_spec.writing import is_special
-
-
-def check_drafters(names: Iterable[str]) -> None:
-    """Raises ConfigError for a drafter that is not there."""
-    for name in names:
-        check_name("drafter", name)
 
 
 def warn(line: str) -> None:

@@ -12,7 +12,6 @@ from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import interruptible, last_line, say, verb
 from agentbench_spec.cli.preflight import (
     check_backend,
-    check_drafters,
     check_models,
     check_servers,
     refuse_server_options,
@@ -20,7 +19,7 @@ from agentbench_spec.cli.preflight import (
 from agentbench_spec.cli.sheets import print_sheet
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.runs.early import checkpoints
+from agentbench_spec.runs.early import check_drafters, checkpoints
 
 if TYPE_CHECKING:
     from agentbench_spec.reproduce.plan import Request

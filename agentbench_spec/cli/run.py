@@ -13,14 +13,13 @@ from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import console, interruptible, last_line, say, verb
 from agentbench_spec.cli.preflight import (
     check_backend,
-    check_drafters,
     check_servers,
     refuse_server_options,
     warn,
 )
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.runs.early import check_hub
+from agentbench_spec.runs.early import check_drafters, check_hub
 from agentbench_spec.runs.source import check_workload, configured_workload
 
 if TYPE_CHECKING:

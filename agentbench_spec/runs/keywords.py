@@ -35,6 +35,7 @@ class Settings(TypedDict, total=False):
     mode: str | None
     history: str | None
     seed: int | None
+    aa: bool | None
     device: str | None
     dtype: str | None
     backend: str | None
@@ -63,6 +64,7 @@ PLACES = {
     "history": "replay.history",
     "max_turns": "replay.max_turns",
     "seed": "measure.seed",
+    "aa": "measure.aa",
     "base_urls": "sglang.base_urls",
     "launch": "sglang.launch",
     "concurrency": "sglang.concurrency",
