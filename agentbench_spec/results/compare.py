@@ -196,7 +196,7 @@ def comparison_sheet(found: Comparison) -> Sheet:
         for c in found.changes
     ]
     headings = ("workload", "drafter", "context", "figure", "old", "new", "new / old [90 %]", "p", "turns", "judgement")
-    return Sheet("new run against old", headings, lines, [*found.losses, *found.notes])
+    return Sheet("new run against old", headings, lines, [*found.losses, *found.notes], labels=4)
 
 
 def comparison_frame(found: Comparison) -> pd.DataFrame:

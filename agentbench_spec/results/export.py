@@ -27,13 +27,15 @@ class Sheet:
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+    labels: int = 1
+    """Columns, from the left, that say what a line is about."""
 
 
 def sheet(table: Table) -> Sheet:
     """The table in the paper's layout, drafters under the paper's names."""
     headings, lines = grid(table)
     named = [[DRAFTERS.get(line[0], line[0]), *line[1:]] for line in lines]
-    return Sheet(table.title, headings, named, table.notes)
+    return Sheet(table.title, headings, named, table.notes, labels=2)
 
 
 def summary_sheet(summary: Summary, title: str) -> Sheet:

@@ -158,14 +158,13 @@ class _Table:
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
     """Names within `width` cells (at least 8), the middle of long ones left out; those that differ stay different."""
-    width = max(width, 8)
-    short = [_without_middle(name, width) for name in names]
-    if len(set(short)) < len(set(names)):
-        short = [
-            f"{_without_middle(name, width - len(f'#{i}'))}#{i}" if short.count(text) > 1 else text
-            for i, (name, text) in enumerate(zip(names, short, strict=True), 1)
-        ]
-    return short
+    width, unlike = max(width, 8), list(dict.fromkeys(names))
+    short = [_without_middle(name, width) for name in unlike]
+    shown = {
+        name: f"{_without_middle(name, width - len(f'#{i}'))}#{i}" if short.count(text) > 1 else text
+        for i, (name, text) in enumerate(zip(unlike, short, strict=True), 1)
+    }
+    return [shown[name] for name in names]
 
 
 def _without_middle(name: str, width: int) -> str:

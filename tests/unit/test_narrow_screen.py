@@ -8,6 +8,8 @@ import pytest
 from reportkit import two_rollouts
 from rich.console import Console
 
+from agentbench_spec.cli.sheets import _least, _table_of, parts
+from agentbench_spec.results.export import Sheet
 from agentbench_spec.results.summary import render, shortened, summarise
 
 
@@ -29,3 +31,19 @@ def test_names_that_differ_stay_different(width: int) -> None:
     names += ["dlite=checkpoint/one/long/folder/1", "dlite=checkpoint/one/long/folder/2", "none"]
     short = shortened(names, width)
     assert len(set(short)) == len(names) and all(len(name) <= width for name in short) and short[-1] == "none"
+
+
+@pytest.mark.parametrize("labels", [["method"], ["method", "figure"]])
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_sheet_comes_in_parts_that_fit_and_lose_nothing(width: int, labels: list[str]) -> None:
+    """Fails if a part is wider than the screen or without the names, or a column of figures is lost or there twice."""
+    names = ["none", "dlite=checkpoint/one/long/folder/1", "dlite=checkpoint/one/long/folder/2"]
+    headings = [*labels, *(f"workload {i}" for i in range(5))]
+    own = ["speed-up"] * (len(labels) - 1)
+    lines = [[name, *own, *(f"{i}.00 [0.90, 1.10]" for i in range(5))] for name in names]
+    found = list(parts(Sheet("a table", headings, lines, ["note"], labels=len(labels)), width))
+    assert all(_least(_table_of(part)) <= width for part in found)
+    assert [h for part in found for h in part.headings[len(labels) :]] == headings[len(labels) :]
+    assert all(len({line[0] for line in part.lines}) == len(names) for part in found)
+    shown = [[cell for part in found for cell in part.lines[i][len(labels) :]] for i in range(len(names))]
+    assert shown == [line[len(labels) :] for line in lines]
