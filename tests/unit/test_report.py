@@ -172,7 +172,7 @@ def _all(element: Element) -> Iterator[Element]:
 def test_every_figure_is_labelled_and_brings_its_numbers(root: Element) -> None:
     """Fails if a figure cannot be read without seeing it."""
     figures = list(root.all("figure"))
-    assert len(figures) == 2 * 8 + 1
+    assert len(figures) == 2 * 9 + 1
     for figure in figures:
         svg = next(figure.all("svg"))
         assert svg.attributes["role"] == "img" and svg.attributes["aria-labelledby"]
@@ -339,7 +339,7 @@ def test_the_command_writes_page_and_figures(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["report"] == str(run / "report.html") and (run / "report.html").is_file()
-    assert len(list((tmp_path / "figures").glob("*.svg"))) == len(list((tmp_path / "figures").glob("*.png"))) == 8
+    assert len(list((tmp_path / "figures").glob("*.svg"))) == len(list((tmp_path / "figures").glob("*.png"))) == 9
 
 
 def test_the_command_names_a_folder_that_holds_no_run(tmp_path: Path) -> None:

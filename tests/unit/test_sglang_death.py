@@ -219,7 +219,9 @@ def test_drafters_that_cannot_be_launched(given: str, options: dict[str, Any], w
 
 def test_options_become_flags() -> None:
     """A plugin's algorithm and any option go through by name; flags without a value stay without one."""
-    config = load_config(flags={"sglang.launch": True, "target.source": "m", "drafters": ["dlite=d"]})
+    config = load_config(
+        flags={"backend": "sglang", "sglang.launch": True, "target.source": "m", "drafters": ["dlite=d"]}
+    )
     own = launch.launchable("dlite=d", {"num_draft_tokens": 8, "use_rejection_sampling": True})
     words = launch.flags(own, config, 1)
     assert words[-7:] == [
