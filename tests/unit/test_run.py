@@ -167,7 +167,7 @@ def test_kill_and_resume_equals_an_unbroken_run(
         assert refused.code == 2 and setting in refused.error
 
     done = call("run", "--resume", "--out", folder)
-    assert done.code == 0 and "rollout 2/3:  33%" in done.err
+    assert done.code == 0 and "33%" in done.err  # the turns of the killed process count
     assert without_clocks(rows_of(folder)) == without_clocks(rows_of(finished[0]))
     assert len(read_rounds(folder)) == len(read_rounds(finished[0]))
     manifest = read_manifest(folder)
