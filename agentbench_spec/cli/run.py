@@ -108,8 +108,6 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
     wanted = settings.workload
     check_workload(wanted.name, wanted.options, lenient=wanted.lenient)
     if settings.backend == "sglang":
-        if settings.measure.aa:
-            raise ConfigError("measure.aa (--aa) needs our own engine: a server decodes each turn once; leave it out")
         check_servers(settings)
     else:
         check_drafters(settings.drafters)

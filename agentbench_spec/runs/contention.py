@@ -69,12 +69,12 @@ class Noise:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        ended, waits = _reading(), _waits()
-        both = self._began is not None and ended is not None
+        began, ended, waits = self._began, _reading(), _waits()
+        steal_s = None if began is None or ended is None else _passed(began.steal_s, ended.steal_s)
         self.fields = {
             **{name: _passed(self._waits[name], now) for name, now in waits.items()},
-            "steal_s": _passed(self._began.steal_s, ended.steal_s) if both and self._began and ended else None,
-            "other_cores": cores_between(self._began, ended),
+            "steal_s": steal_s,
+            "other_cores": cores_between(began, ended),
             **gpu_state(self._device),
         }
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
+from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, TargetInfo
 
 from .block import OWN_TABLES, BlockConfig, BlockNet
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly, tensor_names
 from .context import ContextCache
+from .context_drafter import ContextDrafter
 from .eagle3 import vocabulary_map
 from .qwen3 import Rotary
 from .yarn import stretched, target_yarn
@@ -23,7 +23,7 @@ Verification = Literal["rejection", "match"]
 _TOLERATED = ("rotary_emb.inv_freq", "mask_embedding", "mask_embedding.weight", "verifier_lm_head.", "verifier_norm.")
 
 
-class BlockDrafter(Drafter):
+class BlockDrafter(ContextDrafter):
     """A DFlash or DSpark checkpoint on engine rows.
 
     verification: at temperature > 0, "rejection" draws draft tokens from the draft's distribution and hands it
@@ -155,22 +155,6 @@ class BlockDrafter(Drafter):
         """True if draft tokens are the most likely ones rather than drawn."""
         sampler = getattr(self, "sampler", None)
         return self._verification == "match" or sampler is None or sampler.greedy
-
-    @torch.inference_mode()
-    def truncate(self, row: int, length: int) -> None:
-        self._context.lengths.truncate(row, length)
-
-    def state_bytes(self, row: int) -> int:
-        return self._context.bytes_of(row)
-
-    def networks(self) -> Sequence[nn.Module]:
-        """The net, for the engine's CPU linears."""
-        return (self.net,)
-
-    def snapshot(self, row: int) -> Mapping[str, Tensor]:
-        """The context: keys, values [L, Nkv, length, d]."""
-        keys, values = self._context.of_row(row)
-        return {"keys": keys, "values": values}
 
 
 def stack_probs(probs: list[Tensor | None]) -> Tensor | None:

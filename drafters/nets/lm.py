@@ -6,18 +6,19 @@ Axes: B rows, n positions, R engine rows, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
+from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, TargetInfo
 
 from .block_drafter import stack_probs
 from .checkpoint import Checkpoint, load_strictly
 from .context import ContextCache, Sight
+from .context_drafter import ContextDrafter
 from .cross import CrossNet
 from .qwen3 import Attention, Geometry, Rotary, grouped_attention
 
@@ -82,7 +83,7 @@ class _Written:
         return buffer[self._rows, :, : self._extent]
 
 
-class LmDrafter(Drafter):
+class LmDrafter(ContextDrafter):
     """A small language model on engine rows; subclasses say how it guesses."""
 
     net: LmNet
@@ -176,19 +177,3 @@ class LmDrafter(Drafter):
         """Logits [R, V] -> tokens [R] and their distribution, None if greedy."""
         sampler = getattr(self, "sampler", None)
         return (logits.argmax(-1), None) if sampler is None or sampler.greedy else sampler.draw(logits)
-
-    def truncate(self, row: int, length: int) -> None:
-        self._context.lengths.truncate(row, length)
-
-    def state_bytes(self, row: int) -> int:
-        """Bytes of keys and values of all layers."""
-        return self._context.bytes_of(row)
-
-    def networks(self) -> Sequence[nn.Module]:
-        """The model, for the engine's CPU linears."""
-        return (self.net,)
-
-    def snapshot(self, row: int) -> Mapping[str, Tensor]:
-        """The context: keys, values [L, Nkv, length, d]."""
-        keys, values = self._context.of_row(row)
-        return {"keys": keys, "values": values}

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
-from toy_drafters import NetDrafter
+from toy_drafters import NetDrafter, Table
 
-from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, SequenceDrafter, Span, TargetInfo
+from agentbench_spec.drafting import DrafterSpec, Proposal, SequenceDrafter, Span, TargetInfo
 
 PAGE = 16
 HOARD: list[Tensor] = []
@@ -264,17 +264,10 @@ class Indexed(SequenceDrafter):
         return 0 if hidden else super().state_bytes(row) + 100 * len(self.indices[row])
 
 
-class Drawing(Drafter):
+class Drawing(Table):
     """Draws from a table of the last token; bugs bend what is drawn, from one place of the block on."""
 
     spec = DrafterSpec(name="toy-drawing", history_free=True)
-
-    def __init__(self, bug: str = "") -> None:
-        self.bug = bug
-
-    def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
-        draw = torch.Generator().manual_seed(23)
-        self.table = torch.randn(target.vocab_size, target.vocab_size, generator=draw, dtype=torch.float64)
 
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         ids, probs = anchor[:, None], []
