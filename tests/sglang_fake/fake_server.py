@@ -165,7 +165,7 @@ class FakeServer:
             self.at_once -= 1
 
     def answer(self, prompt: list[int], cap: int, stops: set[int], fault: str | None) -> Iterator[dict[str, Any]]:
-        """Native events; the last one has everything."""
+        """Native events; the last one has everything, and is sent once the request has left the engine."""
         cached = max(self.cached(prompt) - self.behaviour.lose_prefix_tokens, 0)
         output, histogram, chunks = self._decode(prompt, cap, stops)
         meta: dict[str, Any] = {
@@ -179,14 +179,17 @@ class FakeServer:
         if fault == "merge":
             chunks = [1, sum(chunks) - 1] if sum(chunks) > 1 else chunks
         sent = 0
-        for new in chunks:
-            sent += new
-            time.sleep(self.behaviour.step_s)
-            yield {
-                "text": _text(output[:sent]),
-                "output_ids": output[:sent],
-                "meta_info": meta | {"completion_tokens": sent},
-            }
+        try:
+            for new in chunks:
+                sent += new
+                time.sleep(self.behaviour.step_s)
+                yield {
+                    "text": _text(output[:sent]),
+                    "output_ids": output[:sent],
+                    "meta_info": meta | {"completion_tokens": sent},
+                }
+        finally:
+            self.end()
         finish = {"type": "stop" if output[-1] in stops else "length", "length": len(output)}
         if fault == "abort":
             finish = {"type": "abort", "message": "out of memory"}
@@ -303,13 +306,11 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def _generation(self, body: dict[str, Any], form: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
             fault = server.begin(body)
-            try:
-                if fault == "overloaded":
-                    self._send(503, "the queue is full")
-                    return
-                self._stream(form(server.answer(*_asked(body), fault)), fault)
-            finally:
+            if fault == "overloaded":
                 server.end()
+                self._send(503, "the queue is full")
+                return
+            self._stream(form(server.answer(*_asked(body), fault)), fault)
 
         def _stream(self, events: Iterator[dict[str, Any]], fault: str | None) -> None:
             self.send_response(200)
