@@ -17,6 +17,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.report.grids import (
     NOTHING,
     Grid,
+    calls_grid,
     divergence_grid,
     excluded_grid,
     lossless_grid,
@@ -79,6 +80,7 @@ class Section:
     excluded: Grid | None
     lossless: Grid
     divergences: Grid | None
+    calls: Grid | None
     manifest: str
 
 
@@ -167,6 +169,7 @@ def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence
         excluded=excluded_grid(rows),
         lossless=lossless_grid(summary),
         divergences=divergence_grid(rows),
+        calls=calls_grid(summary),
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False),
     )
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 from pydantic import ConfigDict
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the row schema. Readers refuse newer ones; an older row is read as one of today's, with nulls for what it
-did not record. 2: rounds timed, attempts, what others took."""
+did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged."""
 
 Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
@@ -159,6 +159,16 @@ class TurnRow:
     """First output position that differs."""
     divergence_margin: float | None = None
     """Gap between the two top logits there."""
+
+    # the calls of the output; None: it makes none, the turn has no tools, or nobody could judge
+    call_valid: bool | None = None
+    """Every call that was meant can be read."""
+    call_known: bool | None = None
+    """Every call that can be read names a tool in force."""
+    call_args_valid: bool | None = None
+    """The arguments of every call of a known tool fit its schema."""
+    call_same: bool | None = None
+    """The calls are those of the record, names and arguments in order; None: neither makes one."""
 
     # memory
     draft_state_bytes: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rich import box
@@ -17,6 +17,27 @@ from agentbench_spec.results.clock_checks import clock_warnings
 from agentbench_spec.results.intervals import Interval, share_interval, speedup_interval, spread_text, tau_interval
 from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
+
+Share = tuple[int, int]
+"""(turns for which it holds, turns in which it was judged)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallShares:
+    """Turns by what is said of their calls, repetition loops included; the fields are columns of the rows."""
+
+    call_valid: Share
+    call_known: Share
+    call_args_valid: Share
+    call_same: Share
+
+
+def call_shares(rows: Iterable[TurnRow]) -> CallShares | None:
+    """The shares over turns with status ok; None if not one call was judged."""
+    own = [row for row in rows if row.status == "ok"]
+    names = [part.name for part in fields(CallShares)]
+    judged = {name: [value for row in own if (value := getattr(row, name)) is not None] for name in names}
+    return CallShares(**{n: (sum(v), len(v)) for n, v in judged.items()}) if any(judged.values()) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +79,8 @@ class DrafterSummary:
     acceptance_by_position: list[tuple[float, float | None]]
     """(unconditional, conditional) for draft position 1, 2, ..."""
     accepted_histogram: list[int]
+    calls: CallShares | None
+    """Tool calls in the outputs; None: not one was judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +139,7 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
         losslessness=metrics.losslessness(row for row in own if row.status == "ok"),
         acceptance_by_position=metrics.acceptance_by_position(kept),
         accepted_histogram=metrics.accepted_histogram(kept),
+        calls=call_shares(own),
     )
 
 

@@ -68,6 +68,11 @@ class Renderer:
         return self._form
 
     @property
+    def template(self) -> str:
+        """The chat template of turns that have tools."""
+        return self._template(tools=True)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What had to be bent to render, in words, each once; empty where the template did everything by itself."""
         return tuple(self._notes)

@@ -26,6 +26,8 @@ from agentbench_spec.results.verdict import lossless, measured, void_because
 from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
+from agentbench_spec.rollouts.toolcalls.families import family_of
+from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.card import Card, measure_card
 from agentbench_spec.runs.contention import OtherWork, doubtful, note
 from agentbench_spec.runs.fill import Conditions
@@ -150,11 +152,13 @@ class Bench:
         for label, drafter in drafters.items():
             setup.open(label, drafter, target)
         name = workload or file_name(config.workload.name)
+        renderer, conditions = setup.renderer, _conditions(setup, target)
+        judge = CallJudge(family_of(renderer.template), renderer.text)
         return cls(
             target=target,
             drafters=drafters,
-            renderer=setup.renderer,
-            replayer=Replayer(target, drafters, setup.renderer, _conditions(setup, target), name),
+            renderer=renderer,
+            replayer=Replayer(target, drafters, renderer, conditions, name, judge),
             kernels=setup.kernels,
             provenance=setup.loaded.provenance,
             notes=setup.notes,

@@ -16,6 +16,7 @@ from agentbench_spec.results.costs import turn_speedup, turn_speedup_e2e
 from agentbench_spec.results.metrics import is_degenerate
 from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Rollout
+from agentbench_spec.rollouts.toolcalls.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,12 @@ def fill_comparison(row: TurnRow, baseline: TurnRow, found: Comparison | None) -
     if found is not None:
         row.identical, row.divergence = found.kind == "none", found.kind
         row.divergence_at, row.divergence_margin = found.at, found.margin
+
+
+def fill_calls(row: TurnRow, verdict: Verdict) -> None:
+    """What is said of the calls of the output."""
+    row.call_valid, row.call_known = verdict.valid, verdict.known
+    row.call_args_valid, row.call_same = verdict.args_valid, verdict.same
 
 
 def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:

@@ -25,12 +25,14 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rollouts.render import common_prefix
+from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.attempts import TurnDecoder, best
 from agentbench_spec.runs.fill import (
     Conditions,
     DraftLimit,
     TurnState,
     describe,
+    fill_calls,
     fill_comparison,
     fill_counts,
     fill_noise,
@@ -76,9 +78,18 @@ class Replayer:
     """Replays rollouts on one engine row of a target, for a set of open drafters."""
 
     def __init__(
-        self, target: Target, drafters: Mapping[str, Drafter], renderer: Renders, conditions: Conditions, workload: str
+        self,
+        target: Target,
+        drafters: Mapping[str, Drafter],
+        renderer: Renders,
+        conditions: Conditions,
+        workload: str,
+        judge: CallJudge | None = None,
     ):
-        """Raises ConfigError if the baseline is missing or the conditions contradict each other."""
+        """judge: of the calls in outputs; None: nobody judges them.
+
+        Raises ConfigError if the baseline is missing or the conditions contradict each other.
+        """
         if BASELINE not in drafters:
             raise ConfigError(f"the baseline {BASELINE!r} must be among the drafters: every speed-up is against it")
         if conditions.decode_mode == "forced" and not conditions.sampling.greedy:
@@ -86,7 +97,7 @@ class Replayer:
         if conditions.decode_mode == "forced" and conditions.history_mode == "self":
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
-        self.conditions, self.workload = conditions, workload
+        self.conditions, self.workload, self.judge = conditions, workload, judge
         self._told: Callable[[str], None] = lambda doing: None
         self._decoder = TurnDecoder(conditions, target.info.device)
 
@@ -215,6 +226,8 @@ class Replayer:
                 fill_counts(row, decoded.turn)
                 fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
                 fill_noise(row, state)
+                if self.judge is not None:
+                    fill_calls(row, self.judge.of_ids(rollout, state.message, decoded.turn.output))
                 rounds += round_rows(row, decoded)
             else:
                 why_out = state.failed.get(name) or session.failed[name]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.rollouts.render import common_prefix
 
 _VERIFY = ("spec_verify_ct",)
@@ -123,3 +124,19 @@ def token_gaps_s(chunk_tokens: Sequence[int], chunk_gaps_s: Sequence[float]) -> 
     """
     pairs = zip(chunk_tokens[1:], chunk_gaps_s, strict=True)
     return [gap / tokens for tokens, gap in pairs for _ in range(tokens)]
+
+
+def reuse_shortfall(rows: Sequence[TurnRow]) -> Mapping[str, int]:
+    """Over the turns whose cached prefix is known: tokens expected, tokens missing, and turns that missed any."""
+    known = [
+        (row.expected_reused_tokens, row.reused_tokens)
+        for row in rows
+        if row.expected_reused_tokens is not None and row.reused_tokens is not None
+    ]
+    missing = [max(expected - found, 0) for expected, found in known]
+    return {
+        "turns": len(known),
+        "expected_tokens": sum(expected for expected, _ in known),
+        "missing_tokens": sum(missing),
+        "turns_short": sum(n > 0 for n in missing),
+    }

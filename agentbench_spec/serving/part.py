@@ -20,10 +20,13 @@ from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.rollouts.toolcalls.families import family_of
+from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.serving import kvcost
 from agentbench_spec.serving.access import Connect
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client
+from agentbench_spec.serving.counts import reuse_shortfall
 from agentbench_spec.serving.paired_rows import judge_divergences
 from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
 from agentbench_spec.serving.server_rows import Served
@@ -33,7 +36,6 @@ from agentbench_spec.serving.traffic import (
     ServedReplayer,
     acceptance_parts,
     longest_text,
-    reuse_shortfall,
     serve,
 )
 from agentbench_spec.serving.window import WINDOWS, window
@@ -191,7 +193,8 @@ def open_replayers(
     ask = Ask(decode.max_new_tokens, sampling, stop, served.thinking)
     shared = None if renderer is None else OneAtATime(renderer)
     pairs = zip(clients, servers, strict=True)
-    return [ServedReplayer(client, server, served, ask, shared) for client, server in pairs]
+    judge = None if renderer is None or shared is None else CallJudge(family_of(renderer.template), shared.text)
+    return [ServedReplayer(client, server, served, ask, shared, judge) for client, server in pairs]
 
 
 def _target_name(config: RunConfig, server: Server) -> str:

@@ -33,6 +33,8 @@ class Answer:
     sent_at: float
     """When the request left."""
     text: str = ""
+    calls: list[dict[str, str]] = field(default_factory=list)
+    """Tool calls that the server itself took out of the text: name, and arguments as JSON text."""
     output_ids: list[int] | None = None
     chunk_at: list[float] = field(default_factory=list)
     """When each chunk with something new arrived."""
@@ -128,6 +130,8 @@ def add_chat(answer: Answer, event: dict[str, Any], at: float) -> None:
         delta = choice.get("delta") or {}
         said = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
         answer.text += delta.get("content") or ""
+        for call in delta.get("tool_calls") or ():
+            _add_call(answer.calls, call)
         if said or delta.get("tool_calls"):
             answer.chunk_at.append(at)
         if choice.get("finish_reason"):
@@ -140,6 +144,19 @@ def add_chat(answer: Answer, event: dict[str, Any], at: float) -> None:
         where = extra.get("cached_tokens_details")
         if where and answer.cached_tokens is None:
             answer.cached_tokens = sum(n for n in where.values() if isinstance(n, int))
+
+
+def _add_call(calls: list[dict[str, str]], delta: dict[str, Any]) -> None:
+    """A part of a call: of the one its index names, or of the last one."""
+    told, index = delta.get("function") or {}, delta.get("index")
+    if index is None:
+        index = len(calls) - (not told.get("name"))
+    if not 0 <= index <= len(calls):
+        index = len(calls)
+    if index == len(calls):
+        calls.append({"name": "", "arguments": ""})
+    calls[index]["name"] += told.get("name") or ""
+    calls[index]["arguments"] += told.get("arguments") or ""
 
 
 _CHAT_FINISH = {"tool_calls": "stop", "content_filter": "abort", "function_call": "stop"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -17,11 +17,13 @@ from agentbench_spec.errors import AgentBenchError, MeasurementError
 from agentbench_spec.results.rows import Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rollouts.render import common_prefix
+from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.fill import describe
 from agentbench_spec.runs.replay import Renders
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client, Unauthorised
 from agentbench_spec.serving.counts import expected_reuse
+from agentbench_spec.serving.served_calls import judge_answer
 from agentbench_spec.serving.server_rows import Served, blank_row, fill_answer
 from agentbench_spec.serving.servers import Server
 from agentbench_spec.serving.stream import Answer, RequestFailed
@@ -70,8 +72,18 @@ class ServedReplayer:
     renderer: messages to token ids; needed for the native route only.
     """
 
-    def __init__(self, client: Client, server: Server, served: Served, ask: Ask, renderer: Renders | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        server: Server,
+        served: Served,
+        ask: Ask,
+        renderer: Renders | None,
+        judge: CallJudge | None = None,
+    ) -> None:
+        """judge: of the calls in texts of the native route; on the chat route the server finds the calls."""
         self.client, self.server, self.served, self.ask, self.renderer = client, server, served, ask, renderer
+        self.judge = judge
         self.heard: Callable[[TurnRow, Answer], None] = lambda row, answer: None
         """Told each answer with its row, by the thread that asked."""
 
@@ -105,6 +117,7 @@ class ServedReplayer:
             name = str(self.server.model.get("id") or self.served.target)
             answer = self.client.chat(walk.said.messages[:message], tools, self.ask, name)
             fill_answer(row, answer, self.server)
+            judge_answer(row, answer, rollout, message, None)
             self.heard(row, answer)
             return
         prompt = self.renderer.prompt(walk.said, message)
@@ -121,6 +134,7 @@ class ServedReplayer:
                 "invalid",
                 f"{len(prompt)} prompt ids sent, the server counted {answer.prompt_tokens}",
             )
+        judge_answer(row, answer, rollout, message, self.judge)
         self.heard(row, answer)
         self._advance(walk, row, prompt, answer, message)
 
@@ -278,19 +292,3 @@ def longest_text(
 def acceptance_parts(rows: Sequence[TurnRow]) -> list[tuple[int, int]]:
     """(correct drafts, verify steps) of the turns that count."""
     return [(row.matched, row.rounds) for row in rows if row.status == "ok" and row.matched is not None and row.rounds]
-
-
-def reuse_shortfall(rows: Sequence[TurnRow]) -> Mapping[str, int]:
-    """Over the turns whose cached prefix is known: tokens expected, tokens missing, and turns that missed any."""
-    known = [
-        (row.expected_reused_tokens, row.reused_tokens)
-        for row in rows
-        if row.expected_reused_tokens is not None and row.reused_tokens is not None
-    ]
-    missing = [max(expected - found, 0) for expected, found in known]
-    return {
-        "turns": len(known),
-        "expected_tokens": sum(expected for expected, _ in known),
-        "missing_tokens": sum(missing),
-        "turns_short": sum(n > 0 for n in missing),
-    }
