@@ -30,7 +30,7 @@ from agentbench_spec.report.grids import (
 )
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.report.plots.canvas import theme_css
-from agentbench_spec.results.clock_checks import clock_lines
+from agentbench_spec.results.clock_checks import TapsCost, clock_lines
 from agentbench_spec.results.folder import read_turns
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.rows import TurnRow
@@ -206,7 +206,13 @@ def _card(manifest: Mapping[str, Any], step_s: float | None) -> Iterable[Fact]:
     yield "Fastest possible step", number(floor_s and 1e3 * floor_s, 1, " ms").text
     yield "Baseline step, measured", number(step_s and 1e3 * step_s, 1, " ms").text
     yield "Clock, cost of a phase", number(cost_s and 1e6 * cost_s, 1, " µs").text
-    yield "Prefill, cost of hidden states for drafters", share(card.get("taps_cost")).text
+    yield "Prefill, cost of hidden states for drafters", _taps(card.get("taps_cost"))
+
+
+def _taps(found: Mapping[str, Any] | float | None) -> str:
+    if isinstance(found, Mapping):
+        return TapsCost(found["cost"], found["low"], found["high"], found["pairs"]).text
+    return NOTHING if found is None else f"{found:+.1%}, without an interval: may be noise"
 
 
 def _on(device: str | None) -> str | None:

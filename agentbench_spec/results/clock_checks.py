@@ -1,4 +1,4 @@
-"""What a run's clocks can tell of themselves: how fast nothing at all reads, and what a place in the order costs."""
+"""What a run's clocks tell of themselves: how fast nothing reads, what a place in the order and hidden states cost."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ class Ratio:
     def excludes_one(self) -> bool:
         """True if the interval says that it is not 1."""
         return self.interval is not None and not self.interval.low <= 1 <= self.interval.high
+
+
+@dataclass(frozen=True, slots=True)
+class TapsCost:
+    """Part by which the shared prefill is longer for the hidden states that drafters take."""
+
+    cost: float
+    low: float
+    """Ends of its 95 % interval."""
+    high: float
+    pairs: int
+    """Prefills of one chunk with and without hidden states."""
+
+    @property
+    def text(self) -> str:
+        """The part with its interval; said to be not told from noise if that holds zero."""
+        found = f"{self.cost:+.1%} [{self.low:+.1%}, {self.high:+.1%}] over {self.pairs} pairs"
+        return f"not told from noise, {found}" if self.low <= 0 <= self.high else found
 
 
 def null_speedup(rows: Iterable[TurnRow]) -> Ratio | None:

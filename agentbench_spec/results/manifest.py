@@ -46,6 +46,13 @@ class _Host(_Part):
     gpus: list[dict[str, Any]] | None = None
 
 
+class _TapsCost(_Part):
+    cost: float
+    low: float
+    high: float
+    pairs: int
+
+
 class _Card(_Part):
     target: str | None = None
     dtype: str | None = None
@@ -54,7 +61,8 @@ class _Card(_Part):
     kv_bytes_per_token: float | None = None
     read_bytes_per_s: float | None = None
     phase_cost_s: float | None = None
-    taps_cost: float | None = None
+    taps_cost: _TapsCost | float | None = None
+    """A number in manifests of before it had an interval."""
     floor_s: float | None = None
 
 

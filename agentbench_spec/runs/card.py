@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from agentbench_spec.results.clock_checks import clock_lines
+from agentbench_spec.results.clock_checks import TapsCost, clock_lines
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import steadied
@@ -34,8 +34,8 @@ class Card:
     """Measured sequential read of device memory."""
     phase_cost_s: float
     """What the attribution clock costs the host per phase."""
-    taps_cost: float | None = None
-    """Part by which the shared prefill is longer for the hidden states that drafters take; None: none takes any."""
+    taps_cost: TapsCost | None = None
+    """None: no drafter takes hidden states."""
 
     @property
     def floor_s(self) -> float:
@@ -60,14 +60,14 @@ class Card:
             lines.append(f"the baseline took {1e3 * step_s:.3g} ms a step: {share:.1%} of the speed the memory allows")
         if step_s is not None and self.taps_cost is not None:
             lines.append(
-                f"hidden states for the drafters make the shared prefill {self.taps_cost:+.1%} longer; end to end, the "
+                f"hidden states for the drafters add to the shared prefill: {self.taps_cost.text}; end to end, the "
                 "baseline is charged for them, too"
             )
         return lines + (clock_lines(rows) if rows else [])
 
 
 def measure_card(target: Target, taps: Collection[int] = ()) -> Card:
-    """Measure the machine under `target`; takes one to two seconds.
+    """Measure the machine under `target`; takes seconds.
 
     taps: layers whose hidden states the prefill keeps for drafters.
     """
