@@ -32,18 +32,21 @@ def slot_attention(
 ) -> tuple[Tensor, None]:
     """Attention of new positions over a slot cache.
 
-    query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, T] additive in query dtype, G = Hq /
-    Hkv, as `causal_mask` makes it (None: every position may be seen). Returns ([B, n, Hq, D], None).
+    query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, S] additive in query dtype, G = Hq /
+    Hkv, over the last S <= T positions, as `causal_mask` makes it (None: every position may be seen). Returns
+    ([B, n, Hq, D], None).
 
-    Raises ConfigError for a variant that this function does not compute (soft cap, sinks, a sliding window shorter
-    than the text).
+    Raises ConfigError for a variant that this function does not compute (soft cap, sinks), and for a layer whose
+    window the text has outgrown without a mask that says so.
     """
     window = kwargs.get("sliding_window")
-    if window is not None and window < key.shape[2]:
+    if window is not None and attention_mask is None and window < key.shape[2]:
         raise ConfigError(
-            f"this target's attention slides over a window of {window} tokens, which the engine does not compute; the "
-            f"text has reached {key.shape[2]}"
+            f"this target's attention slides over a window of {window} tokens, which its config does not say in a way "
+            f"the engine reads (sliding_window, layer_types); the text has reached {key.shape[2]}"
         )
+    if attention_mask is not None and (seen := attention_mask.shape[-1]) < key.shape[2]:
+        key, value = key[:, :, -seen:], value[:, :, -seen:]
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ConfigError(f"this target's attention needs {name!r}, which the engine does not compute")
@@ -56,14 +59,20 @@ def slot_attention(
     return out.view(batch, query_heads, n, width).transpose(1, 2), None
 
 
-def causal_mask(start: Tensor, n: int, extent: int, groups: int, dtype: torch.dtype) -> Tensor:
-    """Additive mask for queries at positions start .. start + n - 1 over cache positions 0 .. extent - 1.
+def causal_mask(
+    start: Tensor, n: int, extent: int, groups: int, dtype: torch.dtype, *, first: int = 0, window: int | None = None
+) -> Tensor:
+    """Additive mask for queries at positions start .. start + n - 1 over cache positions first .. extent - 1.
 
-    start [B] int64. Returns [B, 1, groups * n, extent] dtype: 0 where position <= query position, -inf elsewhere, the
-    n rows repeated once per query head of a group, in `slot_attention`'s folded order.
+    start [B] int64; window: positions a query sees, its own included (None: all up to it). Returns
+    [B, 1, groups * n, extent - first] dtype: 0 where a position may be seen, -inf elsewhere, the n rows repeated once
+    per query head of a group, in `slot_attention`'s folded order.
     """
-    at = start[:, None] + torch.arange(n, device=start.device)  # [B, n]
-    seen = torch.arange(extent, device=start.device) <= at[:, :, None]  # [B, n, extent]
+    at = start[:, None, None] + torch.arange(n, device=start.device)[:, None]  # [B, n, 1]
+    position = torch.arange(first, extent, device=start.device)
+    seen = position <= at  # [B, n, extent - first]
+    if window is not None:
+        seen &= position > at - window
     mask = torch.zeros(seen.shape, dtype=dtype, device=start.device).masked_fill_(~seen, float("-inf"))
     return mask.repeat(1, groups, 1)[:, None]
 

@@ -88,7 +88,8 @@ class SlotCache(Cache):  # type: ignore[misc]
     ):
         self.rows, self.capacity = rows, capacity
         self.window = Window(slice(0, rows), 0, slice(0, 0), None)
-        self._read_granule = 1 if device.type == "cpu" else 256
+        self.granule = 1 if device.type == "cpu" else 256
+        """What is read begins and ends at multiples of this, so that a GPU meets few kernel shapes."""
         shape = (rows, kv_heads, capacity, head_dim)
         super().__init__(layers=[SlotLayer(self, shape, dtype, device) for _ in range(layers)])
 
@@ -101,7 +102,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         end = max(start) + n
         if end > self.capacity:
             raise MeasurementError(f"position {end} is beyond the cache's capacity of {self.capacity} tokens")
-        extent = min(-(-end // self._read_granule) * self._read_granule, self.capacity)
+        extent = min(-(-end // self.granule) * self.granule, self.capacity)
         rows = slice(first_row, first_row + len(start))
         if len(start) == 1:
             self.window = Window(rows, extent, slice(start[0], end), None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.engine import attention
 from agentbench_spec.engine.cache import SlotCache
 from agentbench_spec.engine.verify import sound
+from agentbench_spec.engine.windows import Windows
 from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
 
 EMBEDDING = -1
@@ -21,6 +23,9 @@ EMBEDDING = -1
 
 _SELF_CHECK_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 0.1}
 """Largest logit difference, relative to the largest logit, that rounding explains; float64 models rotate in float32."""
+
+_SHORT_WINDOW = 5
+"""Longest window, in tokens, in the self check: one that the model or the engine leaves out must show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,9 @@ class Target:
             dtype=weight.dtype,
             device=weight.device,
         )
+        windows = Windows.of(config)
+        self._windows = windows if windows and windows.tokens < self.cache.capacity else None
+        """None where no text that fits outgrows a window."""
         self._hooks = _TapHooks(model, config.num_hidden_layers)
         self.info = TargetInfo(
             name=name,
@@ -93,9 +101,11 @@ class Target:
         at_start = torch.tensor(start, device=input_ids.device)
         positions = at_start[:, None] + torch.arange(n, device=input_ids.device)
         extent = self.cache.aim(first_row, start, n, positions)
-        mask = None
+        mask: Any = None
         if n > 1 or len(start) > 1 or extent != start[0] + 1:
             mask = attention.causal_mask(at_start, n, extent, self._groups, self.info.dtype)
+        if self._windows is not None:
+            mask = self._windows.masks(mask, self.cache, at_start, start, n, self._groups)
         self._hooks.wanted = taps
         out = self.model(
             input_ids=input_ids,
@@ -109,12 +119,16 @@ class Target:
 
     @torch.inference_mode()
     def self_check(self, tokens: int = 24) -> None:
-        """Compare the engine with the model's own attention on a few tokens fed in two chunks.
+        """Compare the engine with the model's own attention on a few tokens fed in two chunks, beyond any window.
 
         Raises ConfigError if they differ by more than rounding: the model then needs something that the slot cache or
         the attention function does not do, and every number measured on it would be wrong.
         """
         tokens = min(tokens, self.capacity)
+        with self._short_windows():
+            self._compare(tokens)
+
+    def _compare(self, tokens: int) -> None:
         ids = torch.arange(tokens, device=self.info.device)[None] * 7 % self.info.vocab_size
         config: Any = self.model.config
         config._attn_implementation = "eager"  # every model has it, and it applies what sdpa refuses
@@ -130,7 +144,7 @@ class Target:
             )
         try:
             ours = self._in_two_chunks(ids)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.info.name}: this architecture does not run on the engine: {error}") from error
         apart = (ours - stock).abs().masked_fill(ours == stock, 0)  # entries masked by -inf have no difference
         difference = float(apart.max() / stock.masked_fill(stock.isinf(), 0).abs().max())
@@ -139,6 +153,20 @@ class Target:
                 f"{self.info.name}: the engine's logits differ from the model's own by {difference:.1%}; this "
                 "architecture is not supported"
             )
+
+    @contextmanager
+    def _short_windows(self) -> Iterator[None]:
+        """Windows that a short text outgrows, for the engine and the model's own masks alike."""
+        config, windows = self.model.config, self._windows
+        if windows is None:
+            yield
+            return
+        self._windows = replace(windows, tokens=min(windows.tokens, _SHORT_WINDOW))
+        config.sliding_window = self._windows.tokens  # type: ignore[union-attr]
+        try:
+            yield
+        finally:
+            config.sliding_window, self._windows = windows.tokens, windows  # type: ignore[union-attr]
 
     def _in_two_chunks(self, ids: Tensor) -> Tensor:
         """Logits [n, V] of ids [1, n] fed to row 0 in two evaluations; the row is empty again afterwards."""

@@ -1,8 +1,8 @@
 """Which architectures the engine refuses.
 
 The engine runs stock transformers code with its own cache and attention function. What that cannot serve exactly
-(recurrent state, attention windows, soft-capped or sink logits, encoders) is refused here with the reason, because a
-model that runs with the wrong attention gives plausible numbers that mean nothing.
+(recurrent state, chunked or indexed attention, soft-capped or sink logits, encoders) is refused here with the reason,
+because a model that runs with the wrong attention gives plausible numbers that mean nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentbench_spec.engine.windows import SLIDING, Windows
 from agentbench_spec.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+_RECURRENT = {"linear_attention", "conv", "mamba", "mamba2", "recurrent", "hybrid", "hybrid_sliding"}
+"""Layer types that carry a state from position to position."""
 _SINK = re.compile(r"(\b|_)sinks?(\b|_)")
 
 
@@ -28,10 +31,13 @@ def refuse_unsupported(config: PretrainedConfig) -> None:
     except ValueError:
         text = config
     reasons = [reason for check in _CHECKS if (reason := check(text))]
+    if type(text) is not type(config):
+        reasons.append("its language model is part of a larger one; save that part by itself to make it a target")
     if reasons := reasons or _module_reasons(text):
         raise ConfigError(
             f"model type {text.model_type!r} is not supported: {'; '.join(reasons)}. "
-            "Supported: decoder-only models with full causal attention, such as Llama, Qwen2 and Qwen3"
+            "Supported: decoder-only models with causal attention over the whole text or a fixed window, such as "
+            "Llama, Qwen2, Qwen3, Mistral and Gemma 3"
         )
 
 
@@ -53,23 +59,23 @@ def _not_causal(config: PretrainedConfig) -> str | None:
 
 
 def _recurrent(config: PretrainedConfig) -> str | None:
-    if getattr(_causal_class(config), "_is_stateful", False):
-        return "it has recurrent layers, whose state cannot be rolled back when a draft is rejected"
-    return None
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())}
+    named = sorted(kinds & _RECURRENT)
+    if not named and not getattr(_causal_class(config), "_is_stateful", False):
+        return None
+    of_kind = f" ({', '.join(named)})" if named else ""
+    return (
+        f"it has recurrent layers{of_kind}, whose state cannot be rolled back when a draft is rejected; such a target "
+        "runs through --backend sglang only"
+    )
 
 
 def _layer_types(config: PretrainedConfig) -> str | None:
-    other = sorted(set(getattr(config, "layer_types", None) or []) - {"full_attention"})
+    types = set(getattr(config, "layer_types", None) or [])
+    if SLIDING in types and Windows.of(config) is None:
+        return f"layer_types has {SLIDING}, and sliding_window is {getattr(config, 'sliding_window', None)}"
+    other = sorted(types - {"full_attention", SLIDING} - _RECURRENT)
     return f"layer_types has {', '.join(other)}" if other else None
-
-
-def _sliding_window(config: PretrainedConfig) -> str | None:
-    window = getattr(config, "sliding_window", None)
-    if window is None or getattr(config, "use_sliding_window", True) is False or getattr(config, "layer_types", None):
-        return None
-    if window >= (getattr(config, "max_position_embeddings", None) or 0):
-        return None
-    return f"its attention slides over a window of {window} tokens (config.sliding_window)"
 
 
 def _softcap(config: PretrainedConfig) -> str | None:
@@ -88,7 +94,6 @@ _CHECKS: tuple[Callable[[Any], str | None], ...] = (
     _not_causal,
     _recurrent,
     _layer_types,
-    _sliding_window,
     _softcap,
     _backend,
 )

@@ -57,27 +57,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Mistral", {"sliding_window": None}),
         ("Phi3", {"sliding_window": 8192, "max_position_embeddings": 4096}),
         ("GPTNeoX", {}),
+        ("Mistral", {"sliding_window": 16}),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
+        ("Gemma3Text", {}),
     ],
 )
-def test_full_causal_attention_is_accepted(name: str, options: dict[str, Any]) -> None:
-    """Fails if a supported family is refused, as for a window that is off or longer than the context."""
+def test_causal_attention_is_accepted(name: str, options: dict[str, Any]) -> None:
+    """Fails if a supported family is refused, as for a window that is off, or longer or shorter than the context."""
     refuse_unsupported(config(name, **options))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("Mistral", {"sliding_window": 16}, "window of 16 tokens"),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "sliding_attention"),
+        ("Qwen2", {"layer_types": ["sliding_attention", "full_attention"]}, "sliding_window is None"),
+        ("Llama4Text", {"layer_types": ["chunked_attention", "full_attention"]}, "chunked_attention"),
+        ("Gemma3", {"text_config": TINY}, "part of a larger one"),
         ("Gemma2", {}, "attn_logit_softcapping"),
         ("Gemma2", {"layer_types": ["full_attention"] * 2}, "caps attention logits"),
-        ("GptOss", {}, "sliding_attention"),
+        ("GptOss", {}, "sinks"),
         ("GptOss", {"layer_types": ["full_attention"] * 2}, "sinks"),
         ("Mamba", {}, "recurrent"),
         ("Rwkv", {}, "recurrent"),
         ("RecurrentGemma", {}, "recurrent"),
         ("Qwen3Next", {"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
         ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "conv"),
+        ("MiniMax", {"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
         ("T5", {}, "encoder-decoder"),
         ("Bert", {}, "bidirectional"),
         ("Vit", {}, "no causal language model"),
@@ -96,7 +101,22 @@ def test_what_the_engine_cannot_serve_is_refused_with_the_reason(
 def test_refusal_names_every_reason() -> None:
     """Fails if a user mends one thing only to meet the next."""
     with pytest.raises(ConfigError, match=r"'gemma2'.*layer_types.*; .*softcapping"):
-        refuse_unsupported(config("Gemma2"))
+        refuse_unsupported(config("Gemma2", layer_types=["chunked_attention", "full_attention"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Mamba", {}),
+        ("Qwen3Next", {"layer_types": ["linear_attention", "full_attention"]}),
+        ("MiniMax", {"layer_types": ["linear_attention", "full_attention"]}),
+        ("Lfm2", {"layer_types": ["conv", "full_attention"]}),
+    ],
+)
+def test_a_recurrent_target_is_sent_to_a_server(name: str, options: dict[str, Any]) -> None:
+    """Fails if the refusal leaves out the one way in which such a target can be measured."""
+    with pytest.raises(ConfigError, match="through --backend sglang only"):
+        refuse_unsupported(config(name, **options))
 
 
 def test_local_folder_on_cpu_is_fp32_eval_with_provenance(folder: Path) -> None:

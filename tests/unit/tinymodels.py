@@ -20,8 +20,8 @@ _GAIN = {"q_proj": 3.0, "k_proj": 3.0, "lm_head": 3.0, "embed_tokens": 1.0}
 
 
 def tiny(family: str, *, dtype: torch.dtype = torch.float32, seed: int = 0, **options: Any) -> nn.Module:
-    """A seeded model of `family`; the global generator is left alone."""
-    config = getattr(transformers, f"{family}Config")(
+    """A seeded model of `family`; the global generator is left alone. config_class: where it is not `family`Config."""
+    config = getattr(transformers, options.pop("config_class", f"{family}Config"))(
         **{
             "vocab_size": VOCAB,
             "hidden_size": 32,
