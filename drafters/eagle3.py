@@ -31,7 +31,7 @@ class Eagle3Drafter(ChainDrafter):
 
     def load(self, target: TargetInfo) -> eagle3.Eagle3Net:
         """The head, checked against `target`. Raises ConfigError if they do not belong together."""
-        net = eagle3.load(self._checkpoint, self._config, target)
+        net = eagle3.load(self._checkpoint, self._config, target, eagle3.Eagle3Net)
         self.notes = net.notes
         return net
 

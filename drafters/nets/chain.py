@@ -84,21 +84,16 @@ class PairRows:
         device: torch.device,
     ) -> None:
         """name: the drafter, for errors; window: features kept per row, in tokens."""
-        if window < 1:
-            raise ConfigError(f"{name}: window is {window}; it must hold at least the newest feature")
         self._name = name
         self.net, self._capacity, self._device = net, capacity, device
         self._width = capacity + _SCRATCH
-        self._window = min(window, capacity)
         heads, d = net.geometry.num_kv_heads, net.geometry.head_dim
         # Each buffer has one slot more than it can hold: what must not be kept is written there and never read.
         self._keys = torch.zeros(rows, heads, self._width + 1, d, dtype=dtype, device=device)
         self._values = torch.zeros_like(self._keys)
-        self._features = torch.zeros(rows, self._window + 1, net.feature_size, dtype=dtype, device=device)
-        self._feature_at = torch.full((rows, self._window + 1), -1, dtype=torch.int64, device=device)
+        self._ring = FeatureRing(name, rows=rows, window=min(window, capacity), width=net.feature_size, like=self._keys)
         self._lengths = RowLengths(rows, device)
         self._all_rows = torch.arange(rows, device=device)
-        self._lost: set[int] = set()
 
     def observe(self, span: Span) -> None:
         """Commit the counted positions of `span` (scope "all"): their features, and the entries they complete."""
@@ -112,7 +107,7 @@ class PairRows:
         counted = offset < count[:, None]
         position = start[:, None] + offset
         features = self.net.fuse(span.hidden[:, :n])
-        before, kept = self._feature_before(rows, start)
+        before, kept = self._ring.before(rows, start)
         keys, values = self.net.pair(
             torch.cat((before[:, None], features[:, :-1]), 1),
             span.input_ids[:, :n].masked_fill(~counted, 0),
@@ -121,16 +116,8 @@ class PairRows:
         slot = torch.where(counted & (kept[:, None] | (offset > 0)), position - 1, self._width)
         self._keys[rows[:, None], :, slot] = keys
         self._values[rows[:, None], :, slot] = values
-        newest = position >= (start + count - self._window)[:, None]
-        slot = torch.where(counted & newest, position % self._window, self._window)
-        self._features[rows[:, None], slot] = features.to(self._features.dtype)
-        self._feature_at[rows[:, None], slot] = position
+        self._ring.keep(rows, start, count, features)
         self._lengths.advance(span)
-
-    def _feature_before(self, rows: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """The feature one before each position [B, feature_size], and whether it is still there [B] bool."""
-        slot = (position - 1).clamp_min(0) % self._window
-        return self._features[rows, slot], (self._feature_at[rows, slot] == position - 1) & (position > 0)
 
     def propose(
         self, anchor: Tensor, position: Tensor, k: int, sampler: DraftSampler, stop_ids: Tensor | None = None
@@ -141,7 +128,7 @@ class PairRows:
         """
         self._lengths.check(position, self._name)
         first = (position - 1).clamp_min(0)
-        hidden, kept = self._feature_before(self._all_rows, position)
+        hidden, kept = self._ring.before(self._all_rows, position)
         at = first[:, None] + torch.arange(k, device=self._device)
         cos, sin = (torch.split(part, 1, 2) for part in self.net.rope(at))
         self._reserve(k)
@@ -150,7 +137,7 @@ class PairRows:
         token, ids, probs = anchor.clamp_min(0), [], []
         for j in range(k):
             hidden, logits = self.net.step(token, hidden, at[:, j], (cos[j], sin[j]), attend_at(j))
-            token, distribution = self._pick(logits, sampler)
+            token, distribution = pick(logits, self.net.target_ids, self.net.geometry.vocab_size, sampler)
             ids.append(token)
             probs.append(distribution)
         drafted = torch.stack(ids, 1) if ids else anchor.new_empty((len(anchor), 0))
@@ -159,7 +146,7 @@ class PairRows:
 
     def _attention(self, position: Tensor, slots: Tensor) -> Callable[[int], Attend]:
         """Attention of each step j of a chain: writes its entries to slots [B, k], then looks at all up to them."""
-        if position.device.type == "cpu" and not self._lost:
+        if position.device.type == "cpu" and not self._ring.lost:
             shortest, longest = (int(bound) for bound in position.aminmax())
             if shortest == longest > 0:
                 return lambda step: partial(self._attend_level, longest - 1 + step)
@@ -195,24 +182,13 @@ class PairRows:
             more = self._keys.new_zeros(*self._keys.shape[:2], missing, self._keys.shape[3])
             self._keys, self._values = torch.cat((self._keys, more), 2), torch.cat((self._values, more), 2)
 
-    def _pick(self, logits: Tensor, sampler: DraftSampler) -> tuple[Tensor, Tensor | None]:
-        """Draft logits [B, V_d] -> target ids [B] and the distribution over the target's vocabulary."""
-        ids = self.net.target_ids
-        if sampler.greedy:
-            best = logits.argmax(-1)
-            return (best if ids is None else ids[best]), None
-        if ids is None:
-            return sampler.draw(logits)
-        full = logits.new_full((len(logits), self.net.geometry.vocab_size), -torch.inf)
-        return sampler.draw(full.index_copy_(1, ids, logits))
-
     def _count(self, drafted: Tensor, kept: Tensor, stop_ids: Tensor | None) -> Tensor | None:
         k = drafted.shape[1]
         count = None
         if stop_ids is not None and k:
             stops = torch.isin(drafted, stop_ids)
             count = torch.where(stops.any(1), stops.int().argmax(1) + 1, k)
-        if self._lost:
+        if self._ring.lost:
             count = torch.where(kept, k if count is None else count, 0)
         return count
 
@@ -221,8 +197,7 @@ class PairRows:
         if length >= int(self._lengths.on_device[row]):
             return
         self._lengths.truncate(row, length)
-        if length and int(self._feature_at[row, (length - 1) % self._window]) != length - 1:
-            self._lost.add(row)
+        self._ring.cut(row, length)
 
     def state_bytes(self, row: int) -> int:
         """Bytes of K/V that `row` holds; the ring of features does not grow with the text."""
@@ -234,4 +209,57 @@ class PairRows:
         length = int(self._lengths.on_device[row])
         whole = max(length - 1, 0)
         state = {"keys": self._keys[row, :, :whole], "values": self._values[row, :, :whole]}
-        return {**state, "feature": self._features[row, (length - 1) % self._window]} if length else state
+        return {**state, "feature": self._ring.newest(row, length)} if length else state
+
+
+class FeatureRing:
+    """The newest fused features of each row, by position, in a ring of fixed size."""
+
+    def __init__(self, name: str, *, rows: int, window: int, width: int, like: Tensor) -> None:
+        """name: the drafter, for errors; window: features kept per row; width: their size; like: dtype and device."""
+        if window < 1:
+            raise ConfigError(f"{name}: window is {window}; it must hold at least the newest feature")
+        self._window = window
+        self._features = like.new_zeros(rows, window + 1, width)
+        self._at = torch.full((rows, window + 1), -1, dtype=torch.int64, device=like.device)
+        self.lost: set[int] = set()
+        """Rows that were ever cut back to a position whose feature was gone."""
+
+    def before(self, rows: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """The feature one before each position [B, width], and whether it is still there [B] bool."""
+        slot = (position - 1).clamp_min(0) % self._window
+        return self._features[rows, slot], (self._at[rows, slot] == position - 1) & (position > 0)
+
+    def keep(self, rows: Tensor, start: Tensor, count: Tensor, features: Tensor) -> None:
+        """Store features [B, n, width] of positions start .. start + count - 1, the newest where not all fit."""
+        offset = torch.arange(features.shape[1], device=start.device)
+        position = start[:, None] + offset
+        stays = (offset < count[:, None]) & (offset >= count[:, None] - self._window)
+        slot = torch.where(stays, position % self._window, self._window)
+        self._features[rows[:, None], slot] = features.to(self._features.dtype)
+        self._at[rows[:, None], slot] = position
+
+    def cut(self, row: int, length: int) -> None:
+        """Note whether the feature before `length`, to which `row` was cut back, is gone."""
+        if length and int(self._at[row, (length - 1) % self._window]) != length - 1:
+            self.lost.add(row)
+
+    def newest(self, row: int, length: int) -> Tensor:
+        """The feature [width] of the last of `length` positions."""
+        return self._features[row, (length - 1) % self._window]
+
+
+def pick(
+    logits: Tensor, target_ids: Tensor | None, vocab_size: int, sampler: DraftSampler
+) -> tuple[Tensor, Tensor | None]:
+    """Draft logits [B, V_d] -> target ids [B] and what they were drawn from, over the target's vocabulary.
+
+    target_ids [V_d]: target id of each draft id; None: the same.
+    """
+    if sampler.greedy:
+        best = logits.argmax(-1)
+        return (best if target_ids is None else target_ids[best]), None
+    if target_ids is None:
+        return sampler.draw(logits)
+    full = logits.new_full((len(logits), vocab_size), -torch.inf)
+    return sampler.draw(full.index_copy_(1, target_ids, logits))

@@ -190,3 +190,23 @@ class BlockWindow:
         rows = self._cache.index[: len(new), None]
         buffer.transpose(1, 2)[rows, self.positions] = new.transpose(1, 2)
         return buffer[:, :, : self._extent]
+
+
+class Committed:
+    """The memory of committed tokens: their keys and values are kept, and each sees those up to its own position."""
+
+    def __init__(self, cache: ContextCache, rows: Tensor, positions: Tensor, counted: Tensor) -> None:
+        """rows [B]; positions, counted [B, n]: text positions, and whether they count."""
+        self._cache, self._rows = cache, rows
+        self._at = torch.where(counted, positions, cache.trash)
+        self._extent = int(positions.max()) + 1 if positions.device.type == "cpu" else cache.trash + 1
+        self._mask = (cache.index[: self._extent] <= positions[:, :, None])[:, None]
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Queries [B, Nq, n, d] over the text up to themselves; keys, values [B, Nkv, n, d] are written first."""
+        seen_keys = self._placed(self._cache.keys[:, layer], keys)
+        return grouped_attention(queries, seen_keys, self._placed(self._cache.values[:, layer], values), self._mask)
+
+    def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
+        buffer.transpose(1, 2)[self._rows[:, None], self._at] = new.transpose(1, 2)
+        return buffer[self._rows, :, : self._extent]

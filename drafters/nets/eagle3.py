@@ -6,8 +6,8 @@ H draft width, Nq / Nkv heads, d head_dim, V target vocabulary, V_d draft vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from .chain import Attend
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
 from .eagle3_layouts import Eagle3Config, Eagle3Shape, check_taps, infer_shape, read_shapes, rename
 from .qwen3 import Attention, Geometry, Mlp, RMSNorm, Rope, Rotary, lay_end_to_end, rms_norm, rotate
+
+Net = TypeVar("Net", bound="Eagle3Net")
 
 
 class Eagle3Layer(nn.Module):
@@ -64,13 +66,8 @@ class Eagle3Net(nn.Module):
         self.target_ids: Tensor | None = None
 
     def prepare(self, target: TargetInfo) -> None:
-        """After loading: share the target's tables, settle the draft vocabulary, and lay weights end to end."""
-        alias_frozen_copies(self, target)
-        if self.embed_tokens is None:
-            self.embed_tokens = target.embed_tokens
-        self.target_ids, note = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
-        self.notes = (*self.config.notes, *([note] if note else []))
-        self.d2t = self.t2d = None
+        """After loading: settle tables and vocabulary, and lay weights end to end."""
+        self.settle(target)
         layer = self._layer
         attention = layer.self_attn
         self._key_gain = attention.k_norm.get_parameter("weight").detach() if self.qk_norm else None
@@ -84,7 +81,16 @@ class Eagle3Net(nn.Module):
         if self._key_gain is not None:
             q_gain = attention.q_norm.get_parameter("weight").expand(self.geometry.num_heads, -1)
             self._qk_gain = torch.cat((q_gain, self._key_gain.expand(self.geometry.num_kv_heads, -1)))[:, None]
-        self._rotary = Rotary(self.geometry, device=self._qkv.device, dtype=self._qkv.dtype)
+
+    def settle(self, target: TargetInfo) -> None:
+        """Share the target's tables where they are the same, map the draft vocabulary, and set up the positions."""
+        alias_frozen_copies(self, target)
+        if self.embed_tokens is None:
+            self.embed_tokens = target.embed_tokens
+        self.target_ids, note = vocabulary_map(self.d2t, self.t2d, self.geometry.vocab_size, self.config.where)
+        self.notes = (*self.config.notes, *([note] if note else []))
+        self.d2t = self.t2d = None
+        self._rotary = Rotary(self.geometry, device=target.device, dtype=target.dtype)
 
     @property
     def _layer(self) -> Eagle3Layer:
@@ -189,18 +195,12 @@ def _one_to_one(ids: Tensor, vocab_size: int) -> bool:
     return bool((ascending.diff() > 0).all()) and int(ascending[0]) >= 0 and int(ascending[-1]) < vocab_size
 
 
-def build(checkpoint: Checkpoint, config: Eagle3Config) -> tuple[Callable[[], Eagle3Net], Eagle3Shape]:
-    """A maker of the still empty net, and its sizes, from the shapes in the checkpoint."""
-    shape = infer_shape(config, read_shapes(checkpoint.fetch()))
-    return (lambda: Eagle3Net(shape, config)), shape
-
-
-def load(checkpoint: Checkpoint, config: Eagle3Config, target: TargetInfo) -> Eagle3Net:
-    """Load an EAGLE-3 head and fit it to `target`.
+def load(checkpoint: Checkpoint, config: Eagle3Config, target: TargetInfo, kind: type[Net]) -> Net:
+    """Load a head into a net of this kind and fit it to `target`.
 
     Raises ConfigError if head and target do not belong together, or a tensor is missing, unknown or misshapen.
     """
-    make, shape = build(checkpoint, config)
+    shape = infer_shape(config, read_shapes(checkpoint.fetch()))
     check_taps(config, shape, target.hidden_size, config.target_layers)
     check_fits(
         checkpoint.where,
@@ -209,6 +209,7 @@ def load(checkpoint: Checkpoint, config: Eagle3Config, target: TargetInfo) -> Ea
         layer_ids=config.target_layers,
         lowest_layer=-1,
         num_target_layers=config.num_target_layers,
+        mask_token_id=config.mask_token_id,
         absolute_rope=False,  # heads may have a base of their own: positions of the draft cache are private to it
     )
     if not shape.own_embedding and shape.geometry.hidden_size != target.hidden_size:
@@ -216,6 +217,8 @@ def load(checkpoint: Checkpoint, config: Eagle3Config, target: TargetInfo) -> Ea
             f"{checkpoint.where}: missing tensor 'embed_tokens.weight'; the head is {shape.geometry.hidden_size} wide, "
             f"so the embeddings of target {target.name!r} ({target.hidden_size}) do not fit"
         )
-    net = load_strictly(make, checkpoint, device=target.device, dtype=target.dtype, rename=rename)
+    net = load_strictly(
+        lambda: kind(shape, config), checkpoint, device=target.device, dtype=target.dtype, rename=rename
+    )
     net.prepare(target)
     return net

@@ -1,5 +1,7 @@
 """The three published layouts of EAGLE-3 checkpoints, read into one plan: DeepSpec, "midlayer" and speculators.
 
+P-EAGLE's are the last two with more layers, a mask token and a mask state; its sizes are checked against the config.
+
 Sizes come from the tensors, because published configs are known to be wrong about them (head_dim, layer count,
 tied embeddings); flags and rotary base come from the config, because no tensor shows them. Source: spec sections
 1.1, 2.1-2.5.
@@ -7,8 +9,9 @@ tied embeddings); flags and rotary base come from the config, because no tensor 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +30,7 @@ from .qwen3 import (
 )
 
 Layout = Literal["deepspec", "midlayer", "speculators"]
+Kind = Literal["eagle3", "peagle"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 DEFAULT_ROPE_THETA = 10000.0
@@ -51,7 +55,7 @@ class Eagle3Config:
     """Decoder layers the head expects of its target; None where the config does not say."""
     rope_theta: float
     max_tokens: int | None
-    """Trained chain length (DeepSpec's ttt_length); None: any."""
+    """Trained length (DeepSpec's ttt_length, P-EAGLE's speculative_tokens); None: any."""
     max_positions: int | None
     """Trained window in tokens, for information: the rotary table has no end."""
     norm_before_residual: bool
@@ -61,6 +65,8 @@ class Eagle3Config:
     """SpecForge's `norm_output`, default true: the final norm is applied before the head."""
     flags: Mapping[str, bool]
     """`norm_before_fc` and `fc_norm` as the config has them; the tensors must agree."""
+    mask_token_id: int | None = None
+    """P-EAGLE's; None: EAGLE-3."""
     notes: tuple[str, ...] = ()
     """What the config leaves open, and what was taken in its place, in words."""
 
@@ -80,16 +86,18 @@ class Eagle3Shape:
     own_embedding: bool
     d2t: bool
     t2d: bool
+    mask_hidden: tuple[int, ...] | None = None
+    """P-EAGLE's mask state as the file has it; None: EAGLE-3."""
 
 
-def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> Eagle3Config:
-    """Read config.json in whichever of the three layouts it is.
+def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None, kind: Kind = "eagle3") -> Eagle3Config:
+    """Read config.json of a head of this kind in whichever of the three layouts it is.
 
     target_layers: decoder layers of the target, where the config neither lists the tapped layers nor lets them be
     derived. Raises ConfigError for another architecture, a field that is missing, or flags that exclude each other.
     """
     config, where = checkpoint.config, checkpoint.where
-    layout = _layout(config, where)
+    layout = _layout(config, where, kind)
     layer = config["transformer_layer_config"] if layout == "speculators" else config
     refuse_unsupported(layer, where, biases=True)
     flags = {name: bool(config.get(name, False)) for name in ("norm_before_fc", "fc_norm")}
@@ -99,7 +107,7 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> 
     norm_output = config.get("norm_output")
     layers, guessed = _tapped_layers(config, layout, depth, where)
     rope_theta, assumed = _rope_theta(layer, layout, where)
-    return Eagle3Config(
+    found = Eagle3Config(
         layout=layout,
         layer=layer,
         where=where,
@@ -114,15 +122,39 @@ def read_config(checkpoint: Checkpoint, *, target_layers: int | None = None) -> 
         flags=flags,
         notes=(*guessed, *assumed),
     )
+    return found if kind == "eagle3" else _masked(found, config)
 
 
-def _layout(config: Mapping[str, Any], where: str) -> Layout:
+_MASK_IDS = ("mask_token_id", "pard_token", "ptd_token_id")
+
+
+def _masked(found: Eagle3Config, config: Mapping[str, Any]) -> Eagle3Config:
+    """The same with what P-EAGLE adds: the mask token, and how many tokens a round it was trained for."""
+    name = next((name for name in _MASK_IDS if config.get(name) is not None), "mask_token_id")
+    mask = whole(config, name, found.where, least=0)
+    methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    if methods[0].get("speculative_tokens") is None:
+        return replace(found, mask_token_id=mask, norm_logits=True)
+    trained = whole(methods[0], "speculative_tokens", found.where)
+    return replace(found, mask_token_id=mask, norm_logits=True, max_tokens=trained)
+
+
+def _layout(config: Mapping[str, Any], where: str, kind: Kind) -> Layout:
     names = set(config.get("architectures") or ())
     if config.get("transformer_layer_config") is not None:
-        kind = config.get("speculators_model_type", "eagle3")
-        if kind != "eagle3":
-            raise ConfigError(f"{where}: speculators_model_type is {kind!r}; this loader reads 'eagle3'")
+        said = config.get("speculators_model_type", "eagle3")
+        if said != kind:
+            known = ("eagle3", "peagle", "dflash", "dflash2", "dspark")
+            way = f"load it as {said}=" if said in known else "it is not implemented"
+            raise ConfigError(f"{where}: speculators_model_type is {said!r}, expected {kind!r}; {way}")
+        if not isinstance(config["transformer_layer_config"], Mapping):
+            raise ConfigError(f"{where}: transformer_layer_config must be an object")
         return "speculators"
+    if bool(config.get("parallel_drafting")) != (kind == "peagle"):
+        way = "this is an EAGLE-3 head or no draft head at all" if kind == "peagle" else "load it as peagle="
+        raise ConfigError(f"{where}: parallel_drafting is {config.get('parallel_drafting')}; {way}")
+    if kind == "peagle":
+        return "midlayer"
     if "ttt_length" in config or "Qwen3Eagle3Model" in names:
         return "deepspec"
     if names & {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM"}:
@@ -214,7 +246,7 @@ def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
 
     Raises ConfigError naming the tensor that is missing or contradicts the config.
     """
-    _one_layer(config, shapes)
+    layers = _layers(config, shapes)
     fc, q, k = (_need(config, shapes, name) for name in _SIZE_TENSORS)
     hidden, vocabulary = _need(config, shapes, "norm.weight")[0], _need(config, shapes, "lm_head.weight")[0]
     heads = whole(config.layer, "num_attention_heads", config.where)
@@ -222,7 +254,7 @@ def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
     geometry = Geometry(
         hidden_size=hidden,
         intermediate_size=_need(config, shapes, "layers.0.mlp.gate_proj.weight")[0],
-        num_layers=1,
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=_divide(k[0], head_dim, config, "rows of k_proj", "head_dim"),
         head_dim=head_dim,
@@ -244,6 +276,7 @@ def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:
         own_embedding="embed_tokens.weight" in shapes,
         d2t="d2t" in shapes,
         t2d="t2d" in shapes,
+        mask_hidden=None if config.mask_token_id is None else _mask_hidden(config, shapes, fc[1]),
     )
     _check_parts(config, shape)
     return shape
@@ -264,10 +297,26 @@ def _divide(total: int, parts: int, config: Eagle3Config, what: str, by: str) ->
     return total // parts
 
 
-def _one_layer(config: Eagle3Config, shapes: Shapes) -> None:
-    layers = {name.split(".")[1] for name in shapes if name.startswith("layers.")}
-    if layers != {"0"}:
-        raise ConfigError(f"{config.where}: the weights hold layers {sorted(layers)}; heads of one layer are supported")
+def _layers(config: Eagle3Config, shapes: Shapes) -> int:
+    """One for EAGLE-3, whose configs are known to be wrong about it; for P-EAGLE as many as its config says."""
+    layers = sorted({name.split(".")[1] for name in shapes if name.startswith("layers.")})
+    if config.mask_token_id is None:
+        if layers != ["0"]:
+            raise ConfigError(f"{config.where}: the weights hold layers {layers}; heads of one layer are supported")
+        return 1
+    count = whole(config.layer, "num_hidden_layers", config.where)
+    if layers != sorted(str(layer) for layer in range(count)):
+        raise ConfigError(f"{config.where}: num_hidden_layers is {count}, and the weights hold layers {layers}")
+    return count
+
+
+def _mask_hidden(config: Eagle3Config, shapes: Shapes, features: int) -> tuple[int, ...]:
+    """The mask state's shape. Raises ConfigError if it is not as wide as what fc takes, or no embedding is there."""
+    _need(config, shapes, "embed_tokens.weight")  # trained, its mask row above all: the target's will not do
+    shape = _need(config, shapes, "mask_hidden")
+    if math.prod(shape) != features:
+        raise ConfigError(f"{config.where}: tensor 'mask_hidden' is {list(shape)}; fc takes {features} features")
+    return shape
 
 
 def _check_parts(config: Eagle3Config, shape: Eagle3Shape) -> None:

@@ -17,10 +17,10 @@ from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, T
 
 from .block_drafter import stack_probs
 from .checkpoint import Checkpoint, load_strictly
-from .context import ContextCache, Sight
+from .context import Committed, ContextCache, Sight
 from .context_drafter import ContextDrafter
 from .cross import CrossNet
-from .qwen3 import Attention, Geometry, Rotary, grouped_attention
+from .qwen3 import Attention, Geometry, Rotary
 
 _SHAPES = {"qwen3": True, "llama": False}
 """model_type -> whether queries and keys are normed per head."""
@@ -61,26 +61,6 @@ class LmNet(CrossNet):
         """States before the final norm [..., H] -> logits [..., V]."""
         normed = self.norm(states)
         return normed @ self.embed_tokens.weight.T if self.lm_head is None else self.lm_head(normed)  # type: ignore[no-any-return]
-
-
-class _Written:
-    """The memory of committed tokens: their keys and values are kept, and each sees those up to its own position."""
-
-    def __init__(self, cache: ContextCache, rows: Tensor, positions: Tensor, counted: Tensor) -> None:
-        """rows [B]; positions, counted [B, n]: text positions, and whether they count."""
-        self._cache, self._rows = cache, rows
-        self._at = torch.where(counted, positions, cache.trash)
-        self._extent = int(positions.max()) + 1 if positions.device.type == "cpu" else cache.trash + 1
-        self._mask = (cache.index[: self._extent] <= positions[:, :, None])[:, None]
-
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Queries [B, Nq, n, d] over the text up to themselves; keys, values [B, Nkv, n, d] are written first."""
-        seen_keys = self._placed(self._cache.keys[:, layer], keys)
-        return grouped_attention(queries, seen_keys, self._placed(self._cache.values[:, layer], values), self._mask)
-
-    def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
-        buffer.transpose(1, 2)[self._rows[:, None], self._at] = new.transpose(1, 2)
-        return buffer[self._rows, :, : self._extent]
 
 
 class LmDrafter(ContextDrafter):
@@ -141,7 +121,7 @@ class LmDrafter(ContextDrafter):
             offset = torch.arange(n, device=device)
             counted, positions = offset < count[:, None], start[:, None] + offset
             ids = span.input_ids[:, :n].to(device).masked_fill(~counted, 0)
-            memory = _Written(self._context, rows, positions, counted)
+            memory = Committed(self._context, rows, positions, counted)
             self.net.run(self.net.embed_tokens(ids), self._rotary(positions), memory)
         self._context.lengths.advance(span)
 

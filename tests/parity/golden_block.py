@@ -240,6 +240,17 @@ def block_tensors(seen: dict[str, list[Any]]) -> dict[str, Tensor]:
     return {**found, "draft_logits": logits}
 
 
+def peagle_tensors(drafter: Any, seen: dict[str, list[Any]]) -> dict[str, Tensor]:
+    """The recorded tensors of a P-EAGLE round, under their golden names; of the context the rows new in the round."""
+    return {
+        "context_features": torch.cat([inputs[0] for inputs, _ in seen["fc"]]),
+        "context_projected": torch.cat([output[0] for _, output in seen["fc"]]),
+        "mask_projected": drafter.net.mask_feature,
+        "step_hidden": seen["norm"][0][0][0],
+        "draft_logits": seen["lm_head"][0][1][0],
+    }
+
+
 def dlite_tensors(drafter: Any, seen: dict[str, list[Any]], trace: Trace, step: Round) -> dict[str, Tensor]:
     """The recorded tensors of a DLite round, under their golden names."""
     config, head, states = drafter.config, drafter.net.sequential_head, [s for _, (s, _) in seen["sequential_head"]]

@@ -24,6 +24,7 @@ from golden_block import (
     dlite_tensors,
     expected,
     outside,
+    peagle_tensors,
     replay,
     target_info,
     trace_of,
@@ -204,6 +205,8 @@ def laid_open(
         return dlite_tensors(drafter, seen, trace, step)
     if "hidden_norm" in seen:
         return block_tensors(seen)
+    if hasattr(drafter.net, "mask_feature"):
+        return peagle_tensors(drafter, seen)
     return {"draft_logits": torch.cat(drawn)}
 
 
