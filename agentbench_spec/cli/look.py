@@ -14,8 +14,15 @@ from agentbench_spec.cli.sheets import print_sheet
 
 
 @verb
-def list_() -> None:
+def list_(
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Instead: published draft checkpoints and the targets they are for.")
+    ] = False,
+) -> None:
     """What is installed: drafters, workloads and trainers, and the package each comes from."""
+    if registry:
+        _list_pairs()
+        return
     from agentbench_spec.plugins import Kind, available
 
     table = plain_table("kind", "name", "from")
@@ -26,6 +33,19 @@ def list_() -> None:
             table.add_row(Text(kind), Text(name), Text(origin))
     console.print(table)
     last_line({kind: sorted(names) for kind, names in found.items()})
+
+
+def _list_pairs() -> None:
+    from agentbench_spec.cli.published import FIELDS, published_pairs
+
+    table, pairs = plain_table(), published_pairs()
+    for name in FIELDS:
+        table.add_column(name, overflow="fold")
+    for pair in pairs:
+        known = {**pair, "revision": (pair["revision"] or "")[:12]}  # whole in the JSON line
+        table.add_row(*(Text(known[name] or "-") for name in FIELDS))
+    console.print(table)
+    last_line({"pairs": pairs})
 
 
 @verb

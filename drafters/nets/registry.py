@@ -18,7 +18,9 @@ class KnownPair:
     target: str
     drafter: str
     checkpoint: str
-    revision_seen: str | None = None
+    layout: str
+    licence: str | None = None
+    revision: str | None = None
 
 
 def known_pairs(drafter: str | None = None, target: str | None = None) -> list[KnownPair]:

@@ -66,7 +66,7 @@ def test_what_is_not_computed_is_refused(name: str) -> None:
 
 
 def test_a_window_without_a_mask_is_refused_once_the_text_outgrows_it() -> None:
-    """Fails if a window that the engine was not told of is ignored, or if one that no text reaches refuses the model."""
+    """Fails if a window that the engine was not told of is ignored, or one that no text reaches refuses the model."""
     query, held = torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 8, 4)
     assert slot_attention(nn.Identity(), query, held, held, None, sliding_window=8)[0].shape == (1, 1, 2, 4)
     with pytest.raises(ConfigError, match="window of 7 tokens"):

@@ -537,8 +537,8 @@ def test_the_registry_names_a_drafter_for_every_target() -> None:
     for size in ("4B", "8B", "14B"):
         known = {pair.drafter for pair in known_pairs(target=f"Qwen/Qwen3-{size}")}
         assert known >= {"dflash", "dlite", "dspark", "eagle3"}
-    for pair in known_pairs():
-        assert pair.target.rsplit("-", 1)[1].lower() in pair.checkpoint.lower()
+    for pair in known_pairs():  # PARD's one model serves every size
+        assert pair.drafter == "pard" or pair.target.rsplit("-", 1)[1].lower() in pair.checkpoint.lower()
 
 
 # -- state ------------------------------------------------------------------------------------------------------------
