@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from agentbench_spec.rollout import ToolCall as ToolCall
     from agentbench_spec.rollout import read_rollouts as read_rollouts
     from agentbench_spec.rollout import write_rollouts as write_rollouts
+    from agentbench_spec.rollouts.environments import Environment as Environment
+    from agentbench_spec.rollouts.environments import LiveWorkload as LiveWorkload
     from agentbench_spec.rollouts.importing import import_rollouts as import_rollouts
     from agentbench_spec.rollouts.sizes import validate_rollouts as validate_rollouts
 
@@ -63,6 +65,7 @@ _HOMES = {
     "results.loaded": ("Run",),
     "results.paper": ("paper_facts",),
     "rollout": ("Message", "Rollout", "ToolCall", "read_rollouts", "write_rollouts"),
+    "rollouts.environments": ("Environment", "LiveWorkload"),
     "rollouts.importing": ("import_rollouts",),
     "rollouts.sizes": ("validate_rollouts",),
 }

@@ -1,8 +1,8 @@
-"""Find drafters, workloads and trainers by name. Built-in ones come through the same entry points as a third party's.
+"""Find drafters, workloads, trainers and environments by name; built-in ones as a third party's, by entry points.
 
 A name is one of
 
-- the name of an entry point in the group "agentbench_spec.drafters", ".workloads" or ".trainers";
+- the name of an entry point in the group "agentbench_spec.drafters", ".workloads", ".trainers" or ".environments";
 - "package.module:factory", for code that is importable but not installed under a name;
 - for drafters, either of these followed by "=ARG", which is short for the option `checkpoint=ARG`.
 
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "accepts", "available", "check_name", "load", "load_drafter", "load_workload"]
 
-Kind = Literal["drafter", "workload", "trainer"]
+Kind = Literal["drafter", "workload", "trainer", "environment"]
 
 _GROUPS: dict[Kind, str] = {
     "drafter": "agentbench_spec.drafters",
     "workload": "agentbench_spec.workloads",
     "trainer": "agentbench_spec.trainers",
+    "environment": "agentbench_spec.environments",
 }
 _DRAFTER_METHODS = ("open", "observe", "propose", "truncate", "state_bytes")
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from agentbench_spec.rollout import ConfigError, Message, Rollout, Workload
 
-from .locate import locate
+from .locate import Data, locate
 from .memory import dbbench, locomo
 from .questions import has_turns, turns_rollout
 from .row_workload import Row, RowWorkload
@@ -62,12 +62,17 @@ def make(
     wanted = _tasks(tasks)
     if questions_per_session < 1:
         raise ConfigError(f"questions_per_session: expected 1 or more, found {questions_per_session}")
-    found = locate(NAME, data, None, patterns=_PATTERNS, hint=_HINT)
+    found = checkout(data)
 
     def build(row: Row) -> Rollout | None:
         return _rollout(row, questions_per_session) if task_of(row.file, row.value) in (*wanted, None) else None
 
     return RowWorkload(NAME, found, build, group=lambda row: str(row.get("task", "")), lenient=lenient)
+
+
+def checkout(data: str | Path | None) -> Data:
+    """The files of the benchmark. Raises ConfigError if they are nowhere."""
+    return locate(NAME, data, None, patterns=_PATTERNS, hint=_HINT)
 
 
 def _tasks(given: str | Sequence[str]) -> list[str]:
@@ -110,7 +115,7 @@ def _rollout(row: Row, questions_per_session: int) -> Rollout:
     return row.imported(
         {"messages": row.items(field), "tools": row.value.get("tools")},
         workload=NAME,
-        name=_name(row),
+        name=row_name(row),
         format="openai_chat",
         labels={key: value for key, value in labels.items() if value is not None},
     )
@@ -126,7 +131,7 @@ def _made(
 ) -> Rollout:
     labels = {"category": task_of(row.file, row.value)} | ({} if kind is None else {"kind": kind})
     return Rollout(
-        id=_name(row),
+        id=row_name(row),
         workload=NAME,
         source=row.source,
         tools=tools,
@@ -136,7 +141,8 @@ def _made(
     )
 
 
-def _name(row: Row) -> str:
+def row_name(row: Row) -> str:
+    """The id of what is made of a row."""
     place = row.data.name_of(row.file).rpartition(".")[0]
     own = row.value.get("id") if isinstance(row.value.get("id"), str) else row.number
     return f"{NAME}/{place}" + (f"/{own}" if row.value.get("index") is None else "")

@@ -7,10 +7,10 @@ share their scenarios: rollouts with one `scenario` label are not independent of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from agentbench_spec.rollout import BadLine, ConfigError, FileWorkload, Rollout, Workload, spread_sample, write_rollouts
 
@@ -21,6 +21,8 @@ from .bfcl.tools import ToolsForm
 from .standins import requested_standin
 
 __all__ = ["CATEGORIES", "SHIPPED", "SHIPPED_ROWS", "BfclV3", "make", "write_shipped"]
+
+_Made = TypeVar("_Made")
 
 SHIPPED = Path(__file__).parent / "data" / "bfcl_v3_shipped.jsonl"
 """The sample in this repository; Apache-2.0, see the NOTICE beside it."""
@@ -102,11 +104,15 @@ class BfclV3:
         return islice(self._all(seed), limit)
 
     def _all(self, seed: int) -> Iterator[Rollout]:
+        return self.each(seed, lambda entry: build_rollout(entry, self.source, self.options, executor=self.executor))
+
+    def each(self, seed: int, make: Callable[[Entry], _Made]) -> Iterator[_Made]:
+        """What `make` makes of each row, in the order of `rollouts`; rows at which it raises RowFault are bad."""
         self.bad_lines.clear()
         entries = {entry.id: entry for entry in self._entries()}
         for name in spread_sample({n: e.category for n, e in entries.items()}, limit=None, seed=seed):
             try:
-                yield build_rollout(entries[name], self.source, self.options, executor=self.executor)
+                yield make(entries[name])
             except RowFault as fault:
                 self._leave_out(fault.bad)
 
@@ -130,8 +136,12 @@ class BfclV3:
 
 def write_shipped(path: Path = SHIPPED) -> int:
     """Build the sample of this repository from the installed package; returns how many rollouts."""
-    ids = [f"multi_turn_{category}_{row}" for category, rows in SHIPPED_ROWS.items() for row in rows]
-    return write_rollouts(path, make(ids=ids, tools="involved").rollouts())
+    return write_rollouts(path, make(ids=shipped_ids(), tools="involved").rollouts())
+
+
+def shipped_ids() -> list[str]:
+    """The rows of the sample."""
+    return [f"multi_turn_{category}_{row}" for category, rows in SHIPPED_ROWS.items() for row in rows]
 
 
 def _split(names: str | Sequence[str]) -> list[str]:

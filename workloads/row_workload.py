@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from agentbench_spec.rollout import BadLine, ConfigError, Message, Rollout, spread_sample
 from agentbench_spec.rollouts import importing
@@ -105,18 +105,24 @@ class RowLeftOut(Exception):
         self.line = BadLine(row.file, row.number, None, reason)
 
 
-Build = Callable[[Row], Rollout | None]
-"""The rollout of a row; None if it was not asked for. Raises RowFault for a bad row, RowLeftOut for a useless one."""
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
 
 
-class RowWorkload:
-    """Rollouts made from the rows of data files, streamed."""
+_Made = TypeVar("_Made", bound=_Named)
+Build = Callable[[Row], _Made | None]
+"""What is made of a row; None if it was not asked for. Raises RowFault for a bad row, RowLeftOut for a useless one."""
+
+
+class RowWorkload(Generic[_Made]):
+    """Rollouts, or tasks, made from the rows of data files, streamed."""
 
     def __init__(
         self,
         name: str,
         data: Data,
-        build: Build,
+        build: Build[_Made],
         *,
         group: Callable[[dict[str, Any]], str] = lambda row: "",
         lenient: bool = False,
@@ -129,7 +135,7 @@ class RowWorkload:
         self.left_out: list[BadLine] = []
         """Sound rows of no use to this workload that the last `rollouts` call met, and why."""
 
-    def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[Rollout]:
+    def rollouts(self, *, limit: int | None = None, seed: int = 0) -> Iterator[_Made]:
         """All in file order; with a limit, the first that can be used of an order drawn from the seed.
 
         Raises ConfigError if a row is bad (unless lenient), if two rows give one id, or if none gives a rollout.
@@ -149,12 +155,12 @@ class RowWorkload:
             why = f"; {len(passed_over)} rows were left out, first: {passed_over[0]}" if passed_over else ""
             raise ConfigError(f"{self.name}: no row of {self.data.root} matches what was asked for{why}")
 
-    def _stream(self) -> Iterator[Rollout]:
+    def _stream(self) -> Iterator[_Made]:
         for row in self._rows():
             if (rollout := self._built(row)) is not None:
                 yield rollout
 
-    def _sample(self, limit: int, seed: int) -> Iterator[Rollout]:
+    def _sample(self, limit: int, seed: int) -> Iterator[_Made]:
         """In dealt order, a pass over the files for every `limit` rows, since some rows give no rollout."""
         if limit == 0:
             return
@@ -173,7 +179,7 @@ class RowWorkload:
                 elif not quiet:
                     self._leave_out(row)
 
-    def _built(self, row: Row) -> Rollout | None:
+    def _built(self, row: Row) -> _Made | None:
         try:
             return self._build(row)
         except RowLeftOut as useless:

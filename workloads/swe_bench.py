@@ -107,7 +107,7 @@ class Fit:
 class _Limited:
     """A workload with a count of its own where no limit is asked for."""
 
-    def __init__(self, rows: RowWorkload, count: int | None) -> None:
+    def __init__(self, rows: RowWorkload[Rollout], count: int | None) -> None:
         self.name, self._rows, self._count = rows.name, rows, count
         self.bad_lines, self.left_out = rows.bad_lines, rows.left_out
 

@@ -123,7 +123,7 @@ def drafters_import_too_much(sources: Sources) -> list[str]:
 
 
 def workloads_import_too_much(sources: Sources) -> list[str]:
-    public = (f"{CORE}.rollout", f"{CORE}.rollouts.importing")
+    public = (f"{CORE}.rollout", f"{CORE}.rollouts.importing", f"{CORE}.rollouts.environments")
     return offences(sources, WORKLOADS, lambda f: any(map(f.inside, public)) or f.inside(WORKLOADS) or not ours(f))
 
 

@@ -198,6 +198,7 @@ def test_third_party_package_is_found_and_used_like_a_builtin(site: Path) -> Non
         """
         import json, torch
         from agentbench_spec.plugins import available, load_drafter, load_workload
+        from agentbench_spec.runs.live_tasks import each_task, open_live
         drafter = load_drafter("echo", times=3)
         drafter.open(None, rows=1, capacity=8)
         guess = drafter.propose(torch.tensor([5]), torch.tensor([0]), 3)
@@ -208,6 +209,8 @@ def test_third_party_package_is_found_and_used_like_a_builtin(site: Path) -> Non
             "max_tokens": drafter.spec.max_tokens,
             "guess": guess.ids.tolist(),
             "decode_points": rollout.decode_points(),
+            "environments": available("environment"),
+            "tasks": [task.id for task in each_task(open_live("guessing", {}), limit=2, seed=0)],
         }))
         """,
         site,
@@ -218,6 +221,9 @@ def test_third_party_package_is_found_and_used_like_a_builtin(site: Path) -> Non
     assert seen["max_tokens"] == 3
     assert seen["guess"] == [[5, 5, 5]]
     assert seen["decode_points"] == [1, 3]
+    assert seen["environments"]["guessing"] == "agentbench-spec-example-plugin 0.3.0"
+    assert {"bfcl_v3", "synthetic_agent", "agent_memory_bench"} <= seen["environments"].keys()
+    assert seen["tasks"] == ["guessing/1", "guessing/38"]
 
 
 def test_third_party_package_is_not_found_where_it_is_not_installed(site: Path) -> None:

@@ -47,12 +47,14 @@ class World:
 
     def __init__(self, entry: Entry) -> None:
         self._methods: dict[str, Callable[..., Any]] = {}
+        self._instances: dict[str, Any] = {}
         for name in entry.involved_classes:
             if name not in class_modules():
                 raise entry.fault(
                     "involved_classes", f"unknown API class {name!r}; known: {', '.join(class_modules())}"
                 )
-            self._methods |= _public_methods(_instance(name, entry))
+            self._instances[name] = _instance(name, entry)
+            self._methods |= _public_methods(self._instances[name])
 
     def arguments(self, call: GoldCall) -> dict[str, Any]:
         """All arguments by name, positional ones first. Raises ValueError if the call does not fit the API."""
@@ -72,6 +74,26 @@ class World:
             return _as_text(self._methods[name](**arguments))
         except Exception as error:
             return f"Error during execution: {error}"
+
+    def state(self) -> dict[str, Any]:
+        """What the benchmark compares: the public attributes of every instance, as JSON values."""
+        return {name: _plain(instance) for name, instance in self._instances.items()}
+
+
+def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """JSON values of an object's public attributes; what leads back to an object above is left out."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if id(value) in above:
+        return None
+    inside = (*above, id(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(own, inside) for key, own in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(own, inside) for own in value), key=repr)
+    if isinstance(value, list | tuple):
+        return [_plain(own, inside) for own in value]
+    return {name: _plain(own, inside) for name, own in getattr(value, "__dict__", {}).items() if name[0] != "_"}
 
 
 def _as_text(value: Any) -> str:

@@ -46,7 +46,7 @@ class Turn:
 
 def build_rollout(entry: Entry, data: BfclData, options: BuildOptions, *, executor: str) -> Rollout:
     """Run the row's gold calls and return the conversation; raises RowFault naming file, line, id and field."""
-    turns, notes = _turns(entry, options.strict)
+    turns, notes = turns_of(entry, options.strict)
     if late := [turn for turn in entry.missed if turn >= len(turns)]:
         raise entry.fault(f"missed_function.{late[0]}", f"names a turn that does not exist; there are {len(turns)}")
     called = [call.name for turn in turns for call in turn.calls]
@@ -54,17 +54,22 @@ def build_rollout(entry: Entry, data: BfclData, options: BuildOptions, *, execut
     script = _Script(entry, parallel_calls=options.parallel_calls)
     messages: list[Message] = []
     for number, turn in enumerate(turns):
-        messages += _user_messages(entry, number, turn, plan.from_turn.get(number))
+        messages += user_messages(entry, number, turn, plan.from_turn.get(number))
         messages += script.answer(number, turn)
     return Rollout(
         id=entry.id,
         workload="bfcl_v3",
-        source=_source(entry, data, executor),
+        source=source_of(entry, data, executor),
         tools=plan.start,
         messages=tuple(messages),
-        labels={"category": entry.category, "scenario": entry.id.rpartition("_")[2], "tools": options.tools},
+        labels=labels_of(entry, options),
         notes=(*notes, *([plan.note] if plan.note else []), *_calls_too_early(turns, plan), *script.notes()),
     )
+
+
+def labels_of(entry: Entry, options: BuildOptions) -> dict[str, str]:
+    """What rows of the four categories are grouped by."""
+    return {"category": entry.category, "scenario": entry.id.rpartition("_")[2], "tools": options.tools}
 
 
 def _calls_too_early(turns: list[Turn], plan: ToolPlan) -> Iterator[str]:
@@ -77,7 +82,8 @@ def _calls_too_early(turns: list[Turn], plan: ToolPlan) -> Iterator[str]:
             yield f"gold turn {number} calls {name}, which is not offered before a later turn"
 
 
-def _source(entry: Entry, data: BfclData, executor: str) -> dict[str, Any]:
+def source_of(entry: Entry, data: BfclData, executor: str) -> dict[str, Any]:
+    """Where a row comes from, and what carries its calls out."""
     return {
         "name": data.name,
         "version": data.version,
@@ -89,7 +95,8 @@ def _source(entry: Entry, data: BfclData, executor: str) -> dict[str, Any]:
     }
 
 
-def _turns(entry: Entry, strict: bool | None) -> tuple[list[Turn], list[str]]:
+def turns_of(entry: Entry, strict: bool | None) -> tuple[list[Turn], list[str]]:
+    """The row's user turns with their gold calls, and what was repaired; raises RowFault."""
     gold, notes = entry.gold, []
     joined = _JOINED_TURNS.get((entry.id, entry.gold_data.sha256[:16]))
     if joined is not None and strict is not True:
@@ -115,9 +122,8 @@ def _parsed(entry: Entry, turn: int, place: int, text: str) -> GoldCall:
         raise entry.fault(f"ground_truth[{turn}][{place}]", str(error)) from error
 
 
-def _user_messages(
-    entry: Entry, number: int, turn: Turn, tools: tuple[dict[str, Any], ...] | None
-) -> Iterator[Message]:
+def user_messages(entry: Entry, number: int, turn: Turn, tools: tuple[dict[str, Any], ...] | None) -> Iterator[Message]:
+    """What the user sends at turn `number`; tools: the list that comes into force with it. Raises RowFault."""
     if tools is not None:
         if turn.question:
             raise entry.fault(f"question[{number}]", "must be empty, because missed_function adds functions here")

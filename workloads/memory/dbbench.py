@@ -12,9 +12,10 @@ from typing import Any
 
 from agentbench_spec.rollout import Message, ToolCall
 
+from ..guarded_sql import quoted
 from ..row_workload import Row, RowLeftOut
 
-__all__ = ["TOOLS", "messages"]
+__all__ = ["TOOLS", "fill", "messages", "question_of", "table_of"]
 
 SYSTEM = "You answer questions about a database table. Run SQL with the tool, then state the answer."
 TOOLS: tuple[dict[str, Any], ...] = (
@@ -36,7 +37,7 @@ def messages(row: Row) -> list[Message]:
 
     Raises RowFault if the table is malformed, RowLeftOut if the row has no gold query or sqlite3 cannot run it.
     """
-    name, columns, rows = _table(row)
+    name, columns, rows = table_of(row)
     query = _gold_query(row)
     if query is None:
         kind = "/".join(map(str, row.value.get("type") or ["?"]))
@@ -45,14 +46,15 @@ def messages(row: Row) -> list[Message]:
     call = ToolCall(name="execute_sql", arguments={"query": query}, id="call_0")
     return [
         Message(role="system", content=SYSTEM),
-        Message(role="user", content=_question(row, name, columns)),
+        Message(role="user", content=question_of(row, name, columns)),
         Message(role="assistant", tool_calls=(call,)),
         Message(role="tool", content=result, tool_call_id=call.id, name=call.name),
         _answer(row),
     ]
 
 
-def _question(row: Row, name: str, columns: Sequence[str]) -> str:
+def question_of(row: Row, name: str, columns: Sequence[str]) -> str:
+    """The row's question, and what it says of its table."""
     about = row.optional("add_description") or f"The table is called {name}; its columns are {', '.join(columns)}."
     return f"{row.text('description')}\n{about}"
 
@@ -71,7 +73,8 @@ def _answer(row: Row) -> Message:
     return Message(role="assistant", content="The answer is " + ", ".join(map(str, listed)) + ".")
 
 
-def _table(row: Row) -> tuple[str, list[str], list[list[Any]]]:
+def table_of(row: Row) -> tuple[str, list[str], list[list[Any]]]:
+    """Name, columns and cells of the row's table. Raises RowFault."""
     table: Any = row.value["table"]
     try:
         info = table["table_info"]
@@ -86,7 +89,7 @@ def _table(row: Row) -> tuple[str, list[str], list[list[Any]]]:
 def _run(row: Row, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], query: str) -> str:
     connection = sqlite3.connect(":memory:")
     try:
-        _fill(connection, name, columns, rows)
+        fill(connection, name, columns, rows)
         connection.set_authorizer(_reading_only)
         connection.set_progress_handler(lambda: 1, _MAX_STEPS)
         return str(connection.execute(query).fetchall())
@@ -96,16 +99,13 @@ def _run(row: Row, name: str, columns: Sequence[str], rows: Sequence[Sequence[An
         connection.close()
 
 
-def _fill(connection: sqlite3.Connection, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    shape = ", ".join(f"{_quoted(column)} TEXT" for column in columns)
-    connection.execute(f"CREATE TABLE {_quoted(name)} ({shape})")
+def fill(connection: sqlite3.Connection, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Make the table; cells are text, as the benchmark makes them."""
+    shape = ", ".join(f"{quoted(column)} TEXT" for column in columns)
+    connection.execute(f"CREATE TABLE {quoted(name)} ({shape})")
     marks = ", ".join("?" * len(columns))
     cells = [[None if cell is None else str(cell) for cell in one] for one in rows]
-    connection.executemany(f"INSERT INTO {_quoted(name)} VALUES ({marks})", cells)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", cells)
 
 
 def _reading_only(action: int, *_: Any) -> int:

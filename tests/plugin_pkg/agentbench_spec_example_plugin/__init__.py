@@ -1,1 +1,1 @@
-"""A drafter and a workload that are not part of agentbench-spec."""
+"""A drafter, a workload and an environment that are not part of agentbench-spec."""
