@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -157,25 +157,32 @@ class Target:
     @contextmanager
     def _short_windows(self) -> Iterator[None]:
         """Windows that a short text outgrows, for the engine and the model's own masks alike."""
-        config, windows = self.model.config, self._windows
-        if windows is None:
+        config: Any = self.model.config
+        windows, tokens = self._windows, getattr(config, "sliding_window", None)
+        if not tokens:
             yield
             return
-        self._windows = replace(windows, tokens=min(windows.tokens, _SHORT_WINDOW))
-        config.sliding_window = self._windows.tokens  # type: ignore[union-attr]
+        config.sliding_window = min(tokens, _SHORT_WINDOW)
+        self._windows = Windows.of(config)
         try:
             yield
         finally:
-            config.sliding_window, self._windows = windows.tokens, windows  # type: ignore[union-attr]
+            config.sliding_window, self._windows = tokens, windows
 
     def _in_two_chunks(self, ids: Tensor) -> Tensor:
-        """Logits [n, V] of ids [1, n] fed to row 0 in two evaluations; the row is empty again afterwards."""
+        """Logits [n, V] of ids [1, n] fed to row 0 in two evaluations; the row is empty again afterwards.
+
+        Raises ValueError for a layer whose state is no [1, n, H].
+        """
         half = ids.shape[1] // 2
-        first = self.evaluate(0, [0], ids[:, :half]).logits[0]
+        evaluated = self.evaluate(0, [0], ids[:, :half], taps=range(EMBEDDING, self.info.num_layers))
+        for layer, state in evaluated.states.items():
+            if state.shape != (1, half, self.info.hidden_size):
+                raise ValueError(f"the state of layer {layer} is {list(state.shape)}, not one vector a token")
         self.commit(0, half)
         second = self.evaluate(0, [half], ids[:, half:]).logits[0]
         self.truncate(0, 0)
-        return torch.cat([first, second])
+        return torch.cat([evaluated.logits[0], second])
 
     def check_finite(self, row: int, start: int, finite: int, read: int) -> None:
         """Raise NotFinite unless the logits of text positions start .. start + read are among the first `finite`."""

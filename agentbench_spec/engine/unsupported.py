@@ -78,6 +78,15 @@ def _layer_types(config: PretrainedConfig) -> str | None:
     return f"layer_types has {', '.join(other)}" if other else None
 
 
+def _uneven_layers(config: PretrainedConfig) -> str | None:
+    for name in ("head_dim", "num_key_value_heads", "num_attention_heads"):
+        try:
+            getattr(config, name, None)
+        except Exception as error:  # transformers' own, where a field has no one value
+            return f"its layers differ in {name}: {str(error).splitlines()[0]}"
+    return None
+
+
 def _softcap(config: PretrainedConfig) -> str | None:
     cap = getattr(config, "attn_logit_softcapping", None)
     return f"it caps attention logits (config.attn_logit_softcapping = {cap})" if cap else None
@@ -94,6 +103,7 @@ _CHECKS: tuple[Callable[[Any], str | None], ...] = (
     _not_causal,
     _recurrent,
     _layer_types,
+    _uneven_layers,
     _softcap,
     _backend,
 )

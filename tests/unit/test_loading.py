@@ -73,6 +73,7 @@ def test_causal_attention_is_accepted(name: str, options: dict[str, Any]) -> Non
         ("Qwen2", {"layer_types": ["sliding_attention", "full_attention"]}, "sliding_window is None"),
         ("Llama4Text", {"layer_types": ["chunked_attention", "full_attention"]}, "chunked_attention"),
         ("Gemma3", {"text_config": TINY}, "part of a larger one"),
+        ("Gemma4Text", {}, "its layers differ in head_dim"),
         ("Gemma2", {}, "attn_logit_softcapping"),
         ("Gemma2", {"layer_types": ["full_attention"] * 2}, "caps attention logits"),
         ("GptOss", {}, "sinks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -88,6 +89,18 @@ def test_one_row_far_beyond_the_window_equals_the_stock_model(name: str) -> None
     assert_close(target.evaluate(0, [20], torch.tensor([text[20:]])).logits[0], wanted[20:])
 
 
+def test_reads_that_begin_at_multiples_as_on_a_gpu_equal_the_stock_model() -> None:
+    """Fails if a read that begins before the window, or ends behind the text, lets a query see what lies there."""
+    model, text = sliding("qwen3 by layer"), prompts(1, shortest=60, longest=61, seed=4)[0]
+    target = Target(model, name="t", capacity=64, slack=5)
+    target.cache.granule = 16
+    wanted = stock(model, text).logits[0]
+    ends = [5, 30, 31, 37, 60]
+    for start, end in pairwise([0, *ends]):
+        assert_close(target.evaluate(0, [start], torch.tensor([text[start:end]])).logits[0], wanted[start:end])
+        target.commit(0, end)
+
+
 @pytest.mark.parametrize("name", ["qwen3 by layer", "mistral"])
 def test_text_equals_generate_across_the_window(name: str) -> None:
     """Fails if decoding over the window's edge, alone or in ragged rows, says another token than `generate`."""
@@ -157,3 +170,29 @@ def test_a_window_that_the_model_itself_does_not_apply_is_found_before_a_run() -
     with pytest.raises(ConfigError, match="differ from the model's own"):
         Target(blind.eval(), name="blind", capacity=64).self_check()
     assert blind.config.sliding_window == 40
+
+
+def test_a_window_that_layer_types_deny_is_found_before_a_run() -> None:
+    """Fails if a model slides over a long window although its layer types say it sees everything."""
+    model = tiny("Mistral", sliding_window=40, layer_types=["full_attention"] * 3, **HEADS)
+    with pytest.raises(ConfigError, match="differ from the model's own"):
+        Target(model, name="t", capacity=64).self_check()
+
+
+def test_a_state_that_is_not_one_vector_a_token_is_refused() -> None:
+    """Fails if a model whose layers hand on several streams, such as Gemma 3n, gives drafters the wrong states."""
+    model = tiny(
+        "Gemma3n",
+        config_class="Gemma3nTextConfig",
+        sliding_window=WINDOW,
+        intermediate_size=[48] * 3,
+        layer_types=MIXED,
+        activation_sparsity_pattern=[0.0] * 3,
+        num_kv_shared_layers=0,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB,
+        laurel_rank=4,
+        **HEADS,
+    )
+    with pytest.raises(ConfigError, match=r"state of layer 0 is \[4, 1, 12, 32\]"):
+        Target(model, name="t", capacity=64).self_check()
