@@ -64,12 +64,12 @@ def run(
     from agentbench_spec.runs.execute import new_folder
     from agentbench_spec.runs.execute import run as replay
 
-    folder = Path(out) if out is not None else new_folder(config.named_target or "sglang", config.workload.name)
-    if config.backend == "sglang":
+    folder = Path(out) if out is not None else new_folder(config.named_target or config.backend, config.workload.name)
+    if config.backend != "engine":
         from agentbench_spec.serving.needs import refuse_without_httpx
 
-        refuse_without_httpx()
-        from agentbench_spec.serving.sglang import run_served
+        refuse_without_httpx(config.backend)
+        from agentbench_spec.serving.served_run import run_served
 
         run_served(config, folder, resume=resume, api_key=api_key, tell=tell or _quiet)
     else:

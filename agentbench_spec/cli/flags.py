@@ -40,11 +40,11 @@ Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or 
 Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
-Backend = Annotated[str | None, typer.Option(help="engine (ours), or sglang (servers).")]
+Backend = Annotated[str | None, typer.Option(help="engine (ours), or servers: sglang, vllm, openai.")]
 BaseUrls = Annotated[
-    list[str] | None, typer.Option(help="A running SGLang server; repeatable, or several with commas between.")
+    list[str] | None, typer.Option(help="A running server; repeatable, or several with commas between.")
 ]
-Launch = Annotated[bool | None, typer.Option("--launch", help="Start an SGLang server per drafter.")]
+Launch = Annotated[bool | None, typer.Option("--launch", help="Start a server per drafter.")]
 ApiKey = Annotated[
     str | None, typer.Option(help="The servers' key; better given as OPENAI_API_KEY in the environment. Never stored.")
 ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agentbench_spec.cli.console import say
 from agentbench_spec.config import RunConfig
+from agentbench_spec.config.backends import SERVED, Backend
 from agentbench_spec.engine import hub_reach
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.runs.source import SUFFIXES, is_file
@@ -26,29 +27,30 @@ def check_models(target: str | None, *others: str | None) -> None:
     hub_reach.check_models(target, *others, tell=warn)
 
 
-def check_backend(backend: str | None, base_url: Sequence[str] | None, launch: bool | None) -> str | None:
+def check_backend(backend: str | None, base_url: Sequence[str] | None, launch: bool | None) -> Backend | None:
     """The backend that the options of a command name, or mean by naming servers; None: they say nothing of it.
 
     Raises ConfigError for an unknown one, and for servers beside our own engine.
     """
     named = bool(base_url or launch)
-    if backend not in (None, "engine", "sglang"):
-        raise ConfigError(f"--backend {backend}: expected engine or sglang")
+    if backend is not None and backend not in get_args(Backend):
+        raise ConfigError(f"--backend {backend}: expected {', '.join(get_args(Backend)[:-1])} or {SERVED[-1]}")
     if backend == "engine" and named:
         raise ConfigError("--backend engine takes neither --base-url nor --launch; leave them out, or name sglang")
-    return "sglang" if named else backend
+    given: Backend | None = next((known for known in get_args(Backend) if known == backend), None)
+    return given or (SERVED[0] if named else None)
 
 
 def refuse_server_options(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for options of servers (name -> value) that our own engine would pass over in silence."""
     for name, value in given.items():
         if value is not None:
-            raise ConfigError(f"{name} is for servers, and none are named; leave it out, or give --backend sglang")
+            raise ConfigError(f"{name} is for servers, and none are named; leave it out, or give --backend {SERVED[0]}")
 
 
 def check_servers(settings: RunConfig) -> None:
     """Raises ConfigError for settings that no server can serve, and where httpx, which asks them, is missing."""
-    refuse_without_httpx()
+    refuse_without_httpx(settings.backend)
     from agentbench_spec.serving.refusals import refuse_settings
 
     refuse_settings(settings, os.environ)

@@ -48,7 +48,10 @@ def reproduce(
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
     from agentbench_spec.reproduce.plan import Request, ServersAsked
 
-    served = check_backend(backend, base_url, launch) == "sglang"
+    engine = check_backend(backend, base_url, launch)
+    asked = None
+    if engine is not None and engine != "engine":
+        asked = ServersAsked(flags.urls(base_url), bool(launch), api_key, dict(os.environ), engine)
     request = Request(
         target=target,
         embedded=embedded,
@@ -58,9 +61,9 @@ def reproduce(
         assignments=set_ or (),
         presets=presets,
         results=results,
-        servers=ServersAsked(flags.urls(base_url), bool(launch), api_key, dict(os.environ)) if served else None,
+        servers=asked,
     )
-    if not served:
+    if asked is None:
         refuse_server_options({"--api-key": api_key})
     _check_early(table, request)
     _make(table, request, out)
@@ -76,8 +79,8 @@ def _check_early(table: str, request: Request) -> None:
     if request.servers is None:
         check_drafters(dict.fromkeys(name for _, config in wanted.columns for name in config.drafters))
     else:
-        asked = {"sglang.base_urls": request.servers.base_urls, "sglang.launch": request.servers.launch}
-        served = {"backend": "sglang", "target.source": wanted.target, **asked}
+        asked = {"servers.base_urls": request.servers.base_urls, "servers.launch": request.servers.launch}
+        served = {"backend": request.servers.backend, "target.source": wanted.target, **asked}
         check_servers(load_config(None, request.assignments, served))
     check_models(request.target if request.servers else wanted.target, *checkpoints(request.drafters))
 

@@ -24,7 +24,7 @@ from agentbench_spec.runs.source import check_workload, configured_workload
 
 if TYPE_CHECKING:
     from agentbench_spec.runs.execute import Outcome
-    from agentbench_spec.serving.sglang import ServedRun
+    from agentbench_spec.serving.served_run import ServedRun
 
 _MOST_NOTES = 5
 
@@ -61,6 +61,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its own settings.")] = False,
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
+    check_backend(backend, base_url, launch)
     given = {
         "target.source": target,
         "target.device": device,
@@ -78,11 +79,11 @@ def run(
         "replay.max_turns": max_turns,
         "measure.seed": seed,
         "measure.aa": aa,
-        "backend": check_backend(backend, base_url, launch),
-        "sglang.base_urls": flags.urls(base_url) or None,
-        "sglang.launch": launch,
-        "sglang.concurrency": concurrency,
-        "sglang.client": client,
+        "backend": backend,
+        "servers.base_urls": flags.urls(base_url) or None,
+        "servers.launch": launch,
+        "servers.concurrency": concurrency,
+        "servers.client": client,
     }
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
@@ -107,11 +108,11 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
     """Raises ConfigError for names, folders, data and servers that would be refused after torch is loaded."""
     wanted = settings.workload
     check_workload(wanted.name, wanted.options, lenient=wanted.lenient)
-    if settings.backend == "sglang":
+    if settings.backend != "engine":
         check_servers(settings)
     else:
         check_drafters(settings.drafters)
-    if out is not None and not (resume and settings.backend == "sglang"):
+    if out is not None and not (resume and settings.backend != "engine"):
         from agentbench_spec.results.writer import refuse_early
 
         refuse_early(out, settings.model_dump(mode="json"), resume=resume)
@@ -126,11 +127,11 @@ def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str
     def tell(line: str) -> None:
         say(line, "dim")
 
-    folder = out or new_folder(settings.named_target or "sglang", settings.workload.name)
+    folder = out or new_folder(settings.named_target or settings.backend, settings.workload.name)
     with interruptible(lambda: _way_to_resume(folder)):
         if settings.backend == "engine":
             return run_rollouts(settings, folder, resume=resume, tell=tell)
-        from agentbench_spec.serving.sglang import run_served
+        from agentbench_spec.serving.served_run import run_served
 
         return run_served(settings, folder, resume=resume, api_key=api_key, tell=tell)
 

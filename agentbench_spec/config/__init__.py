@@ -9,33 +9,38 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from agentbench_spec.config.assignments import assign, key_parts, merge, parse_options, read_toml, split_assignment
+from agentbench_spec.config.backends import SERVED, Backend, OpenAIConfig, ServersConfig, SGLangConfig, VLLMConfig
 from agentbench_spec.config.contradictions import refuse_contradictions
+from agentbench_spec.config.strict_section import Section
 from agentbench_spec.errors import ConfigError
 
 __all__ = [
     "DecodeConfig",
     "MeasureConfig",
+    "OpenAIConfig",
     "ReplayConfig",
     "RopeScaling",
     "RunConfig",
     "SGLangConfig",
+    "ServersConfig",
     "TargetConfig",
+    "VLLMConfig",
     "WorkloadConfig",
     "load_config",
     "parse_options",
 ]
 
 _DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-class _Section(BaseModel):
-    # strict: without it `true` would count as 1 and "4" as 4
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 def _dtype(value: Any) -> Any:
@@ -45,7 +50,7 @@ def _dtype(value: Any) -> Any:
 Dtype = Annotated[Literal["auto", "float64", "float32", "bfloat16", "float16"], BeforeValidator(_dtype)]
 
 
-class RopeScaling(_Section):
+class RopeScaling(Section):
     """Static YaRN: a longer window for the target, and with it for every drafter that shares its positions."""
 
     rope_type: Literal["yarn"] = "yarn"
@@ -58,7 +63,7 @@ class RopeScaling(_Section):
     attention_factor: float | None = None
 
 
-class TargetConfig(_Section):
+class TargetConfig(Section):
     """The model that is decoded."""
 
     source: str = "smollm2-135m"
@@ -79,7 +84,7 @@ class TargetConfig(_Section):
     """On a CPU, race linear kernels and use the fastest (see agentbench_spec/engine/linear.py)."""
 
 
-class WorkloadConfig(_Section):
+class WorkloadConfig(Section):
     """Where the rollouts come from."""
 
     name: str = "bfcl_v3"
@@ -88,7 +93,7 @@ class WorkloadConfig(_Section):
     """Rollouts to replay; a smaller limit is a subset of a larger one."""
     lenient: bool = False
     """Pass over bad lines of a rollouts file, listing them; else the first one ends the run."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the workload's factory."""
 
 
@@ -96,7 +101,7 @@ MOST_DRAFT_TOKENS = 1024
 """The target scores every draft token of a round at once, k + 1 rows of the vocabulary: far fewer pay off."""
 
 
-class DecodeConfig(_Section):
+class DecodeConfig(Section):
     """How a turn is decoded."""
 
     k: int = Field(default=7, ge=0, le=MOST_DRAFT_TOKENS)
@@ -118,7 +123,7 @@ class DecodeConfig(_Section):
         return self.temperature == 0 or self.top_k == 1
 
 
-class ReplayConfig(_Section):
+class ReplayConfig(Section):
     """How a rollout is walked."""
 
     history: Literal["recorded", "self"] = "recorded"
@@ -133,7 +138,7 @@ class ReplayConfig(_Section):
     """Prefill chunk."""
 
 
-class MeasureConfig(_Section):
+class MeasureConfig(Section):
     """How it is measured."""
 
     clock: Literal["auto", "host", "wall", "attribution", "both"] = "auto"
@@ -154,58 +159,41 @@ class MeasureConfig(_Section):
     """Decode every turn with a second plain drafter too: its speed-up is what nothing at all reads as."""
 
 
-class SGLangConfig(_Section):
-    """The servers of `backend = "sglang"`: given by URL, or launched one drafter after another."""
-
-    base_urls: tuple[str, ...] = Field(default=(), strict=False)
-    """Running servers. Those with one set of resolved arguments share the rollouts; each other set is a drafter."""
-    launch: bool = False
-    """Start a server per drafter, measure, stop it. Drafters are then names of SGLang algorithms, or none."""
-    client: Literal["generate", "chat"] = "generate"
-    """generate: token ids on the native route; chat: the OpenAI route, for servers that offer only that."""
-    concurrency: int = Field(default=1, ge=1)
-    """Rollouts in flight on each server; the turns of one rollout are never concurrent."""
-    command: tuple[str, ...] = Field(default=("sglang", "serve"), strict=False)
-    """What --launch runs, before the flags."""
-    server_args: tuple[str, ...] = Field(default=(), strict=False)
-    """Further flags for every launched server, the baseline's too."""
-    server_env: dict[str, str] = {}
-    """Environment variables added for launched servers."""
-    max_running_requests: int = Field(default=64, ge=1)
-    """Given to every launched server: unset, speculative ones lower it to 48 and the comparison is void."""
-    page_size: int = Field(default=1, ge=1)
-    port: int | None = Field(default=None, ge=1, le=65535)
-    """Of launched servers; None: a free one."""
-    start_timeout_s: float = Field(default=1800.0, gt=0)
-    refused_grace_s: float = Field(default=10.0, ge=0)
-    """How long a server given by URL may refuse connections; SGLang listens only when its weights are loaded."""
-    request_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest silence within an answer."""
-    warm_up_rollouts: int | None = Field(default=None, ge=0)
-    """Rollouts replayed before the clocks count; None: as many as are in flight."""
-    draft_config: str | None = None
-    """The draft's config.json, where the server's draft path cannot be read from here."""
-    min_tau: float = Field(default=1.05, ge=0)
-    """A draft model below this is taken for misconfigured and the run is void; 0 to allow it."""
-    allow_simulated_acceptance: bool = False
-    """Measure although SGLANG_SIMULATE_ACC_LEN is set; only to test arithmetic."""
-
-
-class RunConfig(_Section):
+class RunConfig(Section):
     """One run."""
 
     target: TargetConfig = TargetConfig()
     workload: WorkloadConfig = WorkloadConfig()
     drafters: tuple[str, ...] = Field(default=("none", "ngram", "suffix"), strict=False)
     """Installed names, "module:factory", or either followed by "=CHECKPOINT"; the baseline none is always added."""
-    drafter_options: dict[str, dict[str, Any]] = {}
+    drafter_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Options per drafter, keyed by its name; those under the whole "NAME=CHECKPOINT" come on top."""
     decode: DecodeConfig = DecodeConfig()
     replay: ReplayConfig = ReplayConfig()
     measure: MeasureConfig = MeasureConfig()
-    backend: Literal["engine", "sglang"] = "engine"
-    """engine: our own loop; sglang: SGLang servers, as a client sees them."""
+    backend: Backend = "engine"
+    """engine: our own loop; the others: servers of that engine, as a client sees them."""
     sglang: SGLangConfig = SGLangConfig()
+    vllm: VLLMConfig = VLLMConfig()
+    openai: OpenAIConfig = OpenAIConfig()
+
+    @model_serializer(mode="wrap")
+    def _without_other_engines(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Untouched sections of engines that came later are left out: older runs, which lack them, still resume."""
+        tree: dict[str, Any] = dump(self)
+        later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
+        untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}
+        return {name: own for name, own in tree.items() if name not in untouched}
+
+    @property
+    def servers(self) -> ServersConfig:
+        """The section of the serving engine in use. Raises AttributeError for our own engine, which asks none."""
+        return self.section_of(self.backend)
+
+    def section_of(self, backend: Backend) -> ServersConfig:
+        """The section of a serving engine."""
+        section: ServersConfig = getattr(self, backend)
+        return section
 
     @property
     def named_target(self) -> str | None:
@@ -225,7 +213,8 @@ def load_config(
     """Resolve a run's settings: defaults, then `base`, the TOML `file`, `trees`, "a.b=c" `assignments`, dotted `flags`.
 
     base: the settings of a run to continue, as its manifest holds them. trees: nested as in TOML. Flags that are None
-    were not given. Raises ConfigError naming the source and the key that is wrong, or
+    were not given; those that begin with "servers." belong to the section of the serving engine in use, SGLang if
+    none is named. Raises ConfigError naming the source and the key that is wrong, or
     two that contradict each other.
     """
     tree: dict[str, Any] = {}
@@ -234,9 +223,14 @@ def load_config(
     for text in assignments:
         key, value = split_assignment(text)
         assign(tree, key_parts(key), value)
-    for name, value in (flags or {}).items():
-        if value is not None:
-            assign(tree, name.split("."), value)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    if any(given.get(f"servers.{name}") for name in ("base_urls", "launch")) and "backend" not in given:
+        tree.setdefault("backend", SERVED[0])
+    for name, value in given.items():
+        assign(tree, name.split("."), value)
+    if "servers" in tree:
+        section = tree["backend"] if tree.get("backend") in SERVED else SERVED[0]
+        merge(tree, {section: tree.pop("servers")})
     try:
         config = RunConfig.model_validate(tree)
         json.dumps(config.model_dump(), allow_nan=False)  # the manifest has to hold it
@@ -277,7 +271,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
 
 def near_setting(where: str) -> str | None:
     """The setting that an unknown one was meant to be: the same name in its section, or a similar spelling."""
-    known = sorted({*_keys(RunConfig), *RunConfig.model_fields})
+    known = list(dict.fromkeys([*_keys(RunConfig), *RunConfig.model_fields]))
     same_leaf = [name for name in known if name.rpartition(".")[2] == where.rpartition(".")[2]]
     close = same_leaf or difflib.get_close_matches(where, known, n=1)
     return close[0] if close else None

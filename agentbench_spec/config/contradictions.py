@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agentbench_spec.config.backends import SERVED
 from agentbench_spec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,13 +63,15 @@ def _target(config: RunConfig) -> Iterator[str]:
 
 
 def _servers(config: RunConfig) -> Iterator[str]:
-    if config.backend == "engine":
+    for engine in SERVED:
         for name in ("base_urls", "launch"):
-            if getattr(config.sglang, name):
+            if engine != config.backend and getattr(config.section_of(engine), name):
+                whose = "our own engine asks no server" if config.backend == "engine" else "other servers are measured"
                 yield (
-                    f"sglang.{name} and backend=engine: our own engine asks no server; set backend=sglang, or leave "
-                    f"sglang.{name} out"
+                    f"{engine}.{name} and backend={config.backend}: {whose}; set backend={engine}, or leave "
+                    f"{engine}.{name} out"
                 )
+    if config.backend == "engine":
         return
     engine_only = (
         ("measure.aa", config.measure.aa),
@@ -77,4 +80,7 @@ def _servers(config: RunConfig) -> Iterator[str]:
     )
     for name, given in engine_only:
         if given:
-            yield f"{name} and backend=sglang: only our own engine can do that; leave {name} out, or set backend=engine"
+            yield (
+                f"{name} and backend={config.backend}: only our own engine can do that; leave {name} out, or set "
+                "backend=engine"
+            )

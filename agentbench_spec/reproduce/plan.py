@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from agentbench_spec.config import RunConfig, load_config
+from agentbench_spec.config.backends import SERVED, Backend
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import TableName, check_table, paper_target
@@ -24,6 +25,8 @@ class ServersAsked:
     launch: bool = False
     api_key: str | None = field(default=None, repr=False)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    backend: Backend = SERVED[0]
+    """Their engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Request:
     """A presets file in place of the package's."""
     results: Path = Path("results/reproduce")
     servers: ServersAsked | None = None
-    """SGLang servers in place of our own engine."""
+    """Servers in place of our own engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Plan:
     """Settings that are not the preset's; a verdict against the paper needs none."""
     embedded: bool
     settings_lines: list[str]
-    backend: Literal["engine", "sglang"] = "engine"
+    backend: Backend = "engine"
 
     @property
     def comparable(self) -> bool:

@@ -1,4 +1,4 @@
-"""`reproduce table4 --backend sglang`: the throughput table of the paper, measured on servers."""
+"""`reproduce table4` with `--backend` of a serving engine: the throughput table of the paper, measured on servers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from agentbench_spec.results.throughput.pass_rows import ThroughputRow
 from agentbench_spec.runs.presets import ColumnPreset
 from agentbench_spec.runs.setup import Tell
 from agentbench_spec.serving import access
-from agentbench_spec.serving.launch import CHAINS
+from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.refusals import refuse_settings
-from agentbench_spec.serving.sglang import describe_all, settings_of
+from agentbench_spec.serving.served_run import describe_all, settings_of
 from agentbench_spec.serving.sweep import Swept, sweep
 
 
@@ -39,7 +39,7 @@ def served_table4(name: str, request: Request, asked: ServersAsked, tell: Tell) 
             f"no drafter has a checkpoint for {wanted.target}: give one, --drafter EAGLE3=FOLDER_OR_HUB_ID"
         )
     columns = [(column, _config(config, served, asked)) for column, config in wanted.columns]
-    for line in (*_settings_lines(wanted), *(f"not the preset's: {key}" for key in wanted.changed)):
+    for line in (*_settings_lines(wanted, asked.backend), *(f"not the preset's: {key}" for key in wanted.changed)):
         tell(line)
     measured, absent = [], []
     for column, config in columns:
@@ -58,7 +58,7 @@ def served_table4(name: str, request: Request, asked: ServersAsked, tell: Tell) 
         raise MeasurementError("; ".join(f"{name}: {why}" for name, why in done.missing.items()))
     tables = [_table(done, column, swept, absent) for column, _, swept in measured]
     by_workload = [(column.title, swept.rows) for column, _, swept in measured]
-    tables.append(mean_tau_table(f"{done.title}, served by SGLang", done, by_workload))
+    tables.append(mean_tau_table(f"{done.title}, served by {engine_of(asked.backend).title}", done, by_workload))
     return done, tables, [folder for _, folder, _ in measured]
 
 
@@ -68,10 +68,10 @@ def _named(request: Request, asked: ServersAsked) -> tuple[Request, list[str]]:
     named = replace(request, drafters=[f"{name.lower()}{sign}{draft}" for name, sign, draft in lower])
     if not asked.base_urls:
         return named, []
-    probe = load_config(flags={"backend": "sglang", "sglang.base_urls": list(asked.base_urls), **_label(named)})
+    probe = load_config(flags={"backend": asked.backend, "servers.base_urls": list(asked.base_urls), **_label(named)})
     refuse_settings(probe, asked.environ)
     key = access.api_key(asked.api_key, asked.environ)
-    served = {server.info.get("model_path") for server in describe_all(probe, access.connector(probe, key))}
+    served = {server.target for server in describe_all(probe, access.connector(probe, key))}
     if request.target is None and (None in served or len(served) > 1):
         raise ConfigError(
             f"the servers name {len(served - {None})} models; name theirs with --target, for its tokenizer"
@@ -89,26 +89,27 @@ def _label(request: Request) -> dict[str, Any]:
 def _config(config: RunConfig, request: Request, asked: ServersAsked) -> RunConfig:
     """The column's settings for servers; those given by URL name their drafters themselves."""
     tree = config.model_dump(mode="json")
-    tree["backend"] = "sglang"
+    tree["backend"] = asked.backend
     tree["drafter_options"] = {name.lower(): own for name, own in config.drafter_options.items()}
-    tree["sglang"] |= {"base_urls": list(asked.base_urls), "launch": asked.launch}
+    tree.setdefault(asked.backend, {})
+    tree[asked.backend] |= {"base_urls": list(asked.base_urls), "launch": asked.launch}
     if asked.launch:
-        tree["drafter_options"] |= _chains(config, tree["drafter_options"])
+        tree["drafter_options"] |= _chains(config, tree["drafter_options"], asked.backend)
     else:
         del tree["drafters"]
         tree |= _label(request)
     return RunConfig.model_validate(tree)
 
 
-def _chains(config: RunConfig, given_options: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _chains(config: RunConfig, given_options: Mapping[str, dict[str, Any]], backend: str) -> dict[str, dict[str, Any]]:
     """The table's K as options of the algorithms that take it, where none of these options was given."""
     k = config.decode.k
     found = {}
     for name in (given.partition("=")[0] for given in config.drafters):
         own = given_options.get(name, {})
-        options = CHAINS.get(name.upper(), {})
+        options = engine_of(backend).chain(name, k)
         if options and not options.keys() & own.keys():
-            found[name] = {**own, **{key: value(k) for key, value in options.items()}}
+            found[name] = {**own, **options}
     return found
 
 
@@ -119,9 +120,9 @@ def _digested(config: RunConfig, wanted: Plan) -> dict[str, Any]:
     return {**settings, "target": {"source": wanted.target, **settings["target"]}, "throughput": requests}
 
 
-def _settings_lines(wanted: Plan) -> list[str]:
+def _settings_lines(wanted: Plan, backend: str) -> list[str]:
     kept = [line for line in wanted.settings_lines if not line.startswith("left open by the paper: engine:")]
-    return [*kept, "left open by the paper: engine: SGLang, as started here or as the servers say"]
+    return [*kept, f"left open by the paper: engine: {engine_of(backend).title}, as started here or as the servers say"]
 
 
 def _as_served(wanted: Plan, swept: Sequence[Swept], asked: ServersAsked) -> Plan:
@@ -137,8 +138,8 @@ def _as_served(wanted: Plan, swept: Sequence[Swept], asked: ServersAsked) -> Pla
         drafters=drafters,
         missing={**missing, **failed},
         changed=[*wanted.changed, *_other_k(rows, wanted)],
-        settings_lines=_settings_lines(wanted),
-        backend="sglang",
+        settings_lines=_settings_lines(wanted, asked.backend),
+        backend=asked.backend,
     )
 
 
@@ -150,7 +151,7 @@ def _other_k(rows: Sequence[ThroughputRow], wanted: Plan) -> list[str]:
 def _table(done: Plan, column: ColumnPreset, swept: Swept, absent: Sequence[str]) -> Table:
     standin = "a generated stand-in for " if column.standin else ""
     return throughput_table(
-        f"{done.title}, served by SGLang: {standin}{column.title}",
+        f"{done.title}, served by {engine_of(done.backend).title}: {standin}{column.title}",
         column.paper_workload,
         swept.rows,
         done.drafters,

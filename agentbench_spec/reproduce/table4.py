@@ -37,7 +37,7 @@ def throughput_table(
     """
     refuse_mix(rows)
     found, missing, cells = by_cell(rows), missing or {}, {}
-    backend = rows[0].backend if rows else "engine"
+    backend = "served" if any(row.backend != "engine" for row in rows) else "engine"
     columns = [f"concurrency {c}" for c in concurrency]
     for c, column in zip(concurrency, columns, strict=True):
         for drafter in (BASELINE, *drafters):
@@ -68,17 +68,17 @@ _WHAT = {
     "engine": "tokens/s: emitted tokens per second of the steps in which every row was busy, prefills left out. Once "
     "the queue is empty the batch drains; those steps say how many requests there were, and are not counted. Busy "
     "rows: mean over all steps, drain included. Intervals of speed hold what passes and what rollouts differ by",
-    "sglang": "tokens/s: output tokens per second and server, from the first send to the last byte: prefills, queues "
+    "served": "tokens/s: output tokens per second and server, from the first send to the last byte: prefills, queues "
     "and the drain of the last requests are in it. One pass a server, so speed has no interval",
 }
-_OF_ANY_MACHINE = {"engine": ("speedup", "tau", "tau_raw"), "sglang": ("tau", "tau_raw")}
+_OF_ANY_MACHINE = {"engine": ("speedup", "tau", "tau_raw"), "served": ("tau", "tau_raw")}
 """Figures judged against the paper on whatever hardware; through servers, speed-ups have prefills in them."""
 _UNLIKE = "not the paper's conditions, so every verdict is unknown"
 
 
 def refuse_mix(rows: Sequence[ThroughputRow]) -> None:
     """Raises MeasurementError naming the fields in which rows differ that must not."""
-    served = any(row.backend == "sglang" for row in rows)  # each server has the k it was started with
+    served = any(row.backend != "engine" for row in rows)  # each server has the k it was started with
     names = ("schema", "backend", "target", "thinking", "workload", *(() if served else ("k",)))
     mixed = {name: {getattr(row, name) for row in rows} for name in names}
     named = [f"{name}: {', '.join(sorted(map(str, values)))}" for name, values in mixed.items() if len(values) > 1]

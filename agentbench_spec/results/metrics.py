@@ -208,10 +208,10 @@ def _matched(row: TurnRow) -> list[int]:
 
 
 def _proposed(row: TurnRow) -> list[int]:
-    """Positions proposed in each round; a histogram has one element more than there are positions."""
-    if row.proposed_lengths is not None:
-        return row.proposed_lengths
-    return [len(row.matched_histogram) - 1] * sum(row.matched_histogram) if row.matched_histogram else []
+    """Positions proposed in each round, one fewer than a histogram has elements; unknown if rounds had unlike many."""
+    histogram = row.matched_histogram or []
+    told = row.proposed_lengths or [len(histogram) - 1] * sum(histogram)
+    return told if row.proposed in (None, sum(told)) else []
 
 
 @dataclass(frozen=True, slots=True)

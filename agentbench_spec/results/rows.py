@@ -95,9 +95,9 @@ class TurnRow:
     matched: int | None = None
     """Draft tokens accepted, before any stop rule."""
     matched_lengths: list[int] | None = None
-    """Accepted drafts of each round, before any stop rule, in order."""
+    """Accepted drafts of each round, before any stop rule, in order; of servers, rounds without a draft stand last."""
     proposed_lengths: list[int] | None = None
-    """Verified drafts of each round, in order."""
+    """Verified drafts of each round, in the same order."""
     output_ids: list[int] | None = None
 
     # clocks
@@ -176,7 +176,8 @@ class TurnRow:
     target_kv_bytes: int | None = None
 
     # served by another engine; all None for our own
-    backend: Literal["engine", "sglang"] = "engine"
+    backend: str = "engine"
+    """engine: our own loop; else the serving engine, as `--backend` names it."""
     client: Literal["generate", "chat"] | None = None
     """Route the answers were asked for on."""
     server: str | None = None
@@ -199,8 +200,10 @@ class TurnRow:
     """The server's own time to the first token."""
     server_queue_s: float | None = None
     """The server's own time in its queue."""
+    server_decode_s: float | None = None
+    """The server's own time from the first to the last token."""
     server_accept_length: float | None = None
-    """The server's own acceptance length; SGLang's has the prefill token in it."""
+    """The server's own acceptance length: SGLang's has the prefill token in it, vLLM's no round without a draft."""
     matched_histogram: list[int] | None = None
     """Element m: rounds in which m drafts were accepted; servers tell no order."""
     trimmed: int | None = None

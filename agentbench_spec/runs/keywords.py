@@ -47,6 +47,8 @@ class Settings(TypedDict, total=False):
     replay: Mapping[str, Any]
     measure: Mapping[str, Any]
     sglang: Mapping[str, Any]
+    vllm: Mapping[str, Any]
+    openai: Mapping[str, Any]
 
 
 PLACES = {
@@ -65,10 +67,10 @@ PLACES = {
     "max_turns": "replay.max_turns",
     "seed": "measure.seed",
     "aa": "measure.aa",
-    "base_urls": "sglang.base_urls",
-    "launch": "sglang.launch",
-    "concurrency": "sglang.concurrency",
-    "client": "sglang.client",
+    "base_urls": "servers.base_urls",
+    "launch": "servers.launch",
+    "concurrency": "servers.concurrency",
+    "client": "servers.client",
 }
 """Keyword -> its place in the settings tree; the other keywords are sections or values at its top."""
 
@@ -87,8 +89,6 @@ def resolve(
     elif settings is not None and file is None:
         raise ConfigError(f"settings: expected a TOML file, a tree or a RunConfig, found {type(settings).__name__}")
     given = dict(_placed(keywords))
-    if "backend" not in given and (given.get("sglang.base_urls") or given.get("sglang.launch")):
-        given["backend"] = "sglang"
     sections = {name: value for name, value in given.items() if isinstance(value, dict)}
     flags = {name: value for name, value in given.items() if name not in sections}
     return load_config(file, flags=flags, base=base, trees=[tree, sections])

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from agentbench_spec.config import RunConfig, SGLangConfig
+from agentbench_spec.config import RunConfig, ServersConfig
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.serving.engines import engine_of
 
 if TYPE_CHECKING:
     from agentbench_spec.serving.client import Client
@@ -43,31 +44,30 @@ def hide_key(words: Sequence[str], key: str | None) -> list[str]:
 
 def connector(config: RunConfig, key: str | None) -> Connect:
     """Clients with the run's time-outs, enough connections for its concurrency, and the key."""
-    settings = config.sglang
-
-    from agentbench_spec.serving.client import Client  # loads torch, which no address needs
+    settings = config.servers
 
     def connect(base_url: str) -> Client:
-        return Client(base_url, timeout_s=settings.request_timeout_s, connections=settings.concurrency, api_key=key)
+        client = engine_of(config.backend).client()  # loads torch, which no address needs
+        return client(base_url, timeout_s=settings.request_timeout_s, connections=settings.concurrency, api_key=key)
 
     return connect
 
 
-def refuse_addresses(settings: SGLangConfig) -> None:
+def refuse_addresses(backend: str, settings: ServersConfig) -> None:
     """Raises ConfigError for a base URL that is none, and for secrets where they would be written to the manifest."""
     for base_url in settings.base_urls:
         _refuse_address(base_url)
     for word in settings.server_args:
         if word.partition("=")[0] in _KEY_FLAGS:
             raise ConfigError(
-                f"sglang.server_args: {word.partition('=')[0]} would be written to the manifest and the log; leave it "
-                "out: launched servers listen on 127.0.0.1 only"
+                f"{backend}.server_args: {word.partition('=')[0]} would be written to the manifest and the log; leave "
+                "it out: launched servers listen on 127.0.0.1 only"
             )
     for name in settings.server_env:
         if _SECRET_NAME.search(name.upper()):
             raise ConfigError(
-                f"sglang.server_env.{name} would be written to the manifest; export it in the shell instead: launched "
-                "servers inherit the environment"
+                f"{backend}.server_env.{name} would be written to the manifest; export it in the shell instead: "
+                "launched servers inherit the environment"
             )
 
 

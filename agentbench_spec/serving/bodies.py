@@ -1,4 +1,4 @@
-"""What a server is asked: the bodies of the two routes that give an answer."""
+"""What a server is asked: the bodies of the two OpenAI routes that give an answer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,9 @@ class Ask:
     thinking: bool | None = None
 
 
-def sampling_params(ask: Ask) -> dict[str, Any]:
-    """The native route's sampling parameters."""
-    sampling = ask.sampling
-    params: dict[str, Any] = {"max_new_tokens": ask.max_new_tokens, "temperature": sampling.temperature}
-    if not sampling.greedy:
-        params |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
-    if ask.stop_ids:
-        params["stop_token_ids"] = list(ask.stop_ids)
-    return params
+def completion_body(input_ids: Sequence[int], ask: Ask, model: str) -> dict[str, Any]:
+    """A request of the completions route, the prompt as token ids: no template stands between."""
+    return {"model": model, "prompt": list(input_ids), **_common(ask)}
 
 
 def chat_body(messages: Sequence[Message], tools: Sequence[dict[str, Any]], ask: Ask, model: str) -> dict[str, Any]:
@@ -38,21 +32,27 @@ def chat_body(messages: Sequence[Message], tools: Sequence[dict[str, Any]], ask:
     body: dict[str, Any] = {
         "model": model,
         "messages": [_openai(message) for message in messages_for_template(messages)],
+        **_common(ask),
+    }
+    if tools:
+        body["tools"] = list(tools)
+    if ask.thinking is not None:
+        body["chat_template_kwargs"] = {"enable_thinking": ask.thinking}
+    return body
+
+
+def _common(ask: Ask) -> dict[str, Any]:
+    """What both OpenAI routes take alike. Servers send usage, and what comes with it, only if it is asked for."""
+    body: dict[str, Any] = {
         "max_tokens": ask.max_new_tokens,
         "temperature": ask.sampling.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_spec_tokens_details": True,
-        "return_cached_tokens_details": True,
     }
     if not ask.sampling.greedy:
         body |= {"top_p": ask.sampling.top_p, "top_k": ask.sampling.top_k or -1}
-    if tools:
-        body["tools"] = list(tools)
     if ask.stop_ids:
         body["stop_token_ids"] = list(ask.stop_ids)
-    if ask.thinking is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": ask.thinking}
     return body
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
 
+from agentbench_spec.config.backends import Backend
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.rollout import Message
-from agentbench_spec.serving.bodies import Ask, chat_body, sampling_params
+from agentbench_spec.serving.bodies import Ask, chat_body, completion_body
 from agentbench_spec.serving.foreign import kind_of, object_of, refuse_page, refuse_redirect, unlike
-from agentbench_spec.serving.stream import Answer, NoStream, RequestFailed, add_chat, add_generate, events
+from agentbench_spec.serving.stream import Answer, NoStream, RequestFailed, add_chat, add_completion, events
 
 
 class Unauthorised(ConfigError):
@@ -25,8 +26,17 @@ class Client:
     """One server at `base_url`. Safe to use from several threads.
 
     timeout_s: longest silence in an answer; api_key: sent as bearer with every request and shown nowhere. Every method
-    that asks a server raises Unauthorised if it refuses the key.
+    that asks a server raises Unauthorised if it refuses the key. As it stands it speaks OpenAI's protocol and nothing
+    else; an engine's own client adds fields and routes.
     """
+
+    backend: ClassVar[Backend] = "openai"
+    completion_extras: ClassVar[Mapping[str, Any]] = {}
+    chat_extras: ClassVar[Mapping[str, Any]] = {}
+    """Fields of the engine's own in the bodies of the two routes."""
+    add_completion = staticmethod(add_completion)
+    add_chat = staticmethod(add_chat)
+    """How an event of each route is taken into the answer."""
 
     def __init__(
         self, base_url: str, *, timeout_s: float = 600.0, connections: int = 64, api_key: str | None = None
@@ -50,20 +60,26 @@ class Client:
         """Close all connections."""
         self._http.close()
 
-    def generate(self, input_ids: Sequence[int], ask: Ask) -> Answer:
-        """The native route, with token ids: no template and no tokeniser stands between. Raises RequestFailed."""
-        body = {"input_ids": list(input_ids), "sampling_params": sampling_params(ask), "stream": True}
-        return self._stream("/generate", body, add_generate)
+    def generate(self, input_ids: Sequence[int], ask: Ask, model: str = "") -> Answer:
+        """An answer to token ids: no template and no tokeniser stands between. Raises RequestFailed.
+
+        model: the name it is served under.
+        """
+        body = {**completion_body(input_ids, ask, model), **self.completion_extras}
+        return self._stream("/v1/completions", body, self.add_completion, ask)
 
     def chat(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], ask: Ask, model: str) -> Answer:
-        """The OpenAI route, for servers that offer only that; tokens per chunk are not told. Raises RequestFailed."""
-        return self._stream("/v1/chat/completions", chat_body(messages, tools, ask, model), add_chat)
+        """An answer to messages, which the server's template renders. Raises RequestFailed."""
+        body = {**chat_body(messages, tools, ask, model), **self.chat_extras}
+        return self._stream("/v1/chat/completions", body, self.add_chat, ask)
 
-    def _stream(self, path: str, body: dict[str, Any], add: Callable[[Answer, dict[str, Any], float], None]) -> Answer:
+    def _stream(
+        self, path: str, body: dict[str, Any], add: Callable[[Answer, dict[str, Any], float], None], ask: Ask
+    ) -> Answer:
         content = json.dumps(body).encode()
-        answer = Answer(sent_at=time.perf_counter())
+        answer = Answer(sent_at=time.perf_counter(), asked_tokens=ask.max_new_tokens)
         try:
-            with self._http.stream("POST", path, content=content, headers=_JSON) as response:
+            with self._http.stream("POST", path, content=content, headers=JSON) as response:
                 if response.status_code != httpx.codes.OK:
                     response.read()
                     self._refuse_unauthorised(path, response)
@@ -121,24 +137,34 @@ class Client:
             if not (isinstance(state, str) and state.startswith(_UNREACHED)):
                 reached = now
             elif alive is None and now - reached >= grace_s:
-                raise ConfigError(_nobody(self.base_url, state, grace_s))
+                raise ConfigError(self._nobody(state, grace_s))
             if now - start > timeout_s:
                 said = f"status {state}" if isinstance(state, int) else state
                 raise ConfigError(
                     f"{self.base_url}/health answers {said} after {timeout_s:g} s; check that the server runs there, "
-                    "or raise sglang.start_timeout_s"
+                    f"or raise {self.backend}.start_timeout_s"
                 )
             time.sleep(pause_s)
+
+    def _nobody(self, why: str, grace_s: float) -> str:
+        return (
+            f"{self.base_url}: {why} for {grace_s:g} s; start a server there, correct --base-url, or let --launch "
+            "start one. Some servers listen only when their weights are loaded: try again then, or raise "
+            f"{self.backend}.refused_grace_s"
+        )
 
     def _refuse_unauthorised(self, path: str, response: httpx.Response) -> None:
         if response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return
         told = "does not accept the API key it was given" if self._key else "wants an API key"
-        admin = " (a server with --admin-api-key takes only that one here)" if path.startswith("/flush_cache") else ""
         raise Unauthorised(
             f"{self.base_url}{path} {told} (status {response.status_code}); give the key the server was started with, "
-            f"as --api-key KEY or in the environment as OPENAI_API_KEY{admin}"
+            f"as --api-key KEY or in the environment as OPENAI_API_KEY{self._which_key(path)}"
         )
+
+    def _which_key(self, path: str) -> str:
+        """Where a route wants another key than the others, a hint at it."""
+        return ""
 
     def _said(self, response: httpx.Response, most: int = 200) -> str:
         """The start of a server's text; some repeat the key they refuse."""
@@ -146,16 +172,7 @@ class Client:
         return (text.replace(self._key, "***") if self._key else text)[:most]
 
     def server_info(self) -> dict[str, Any] | None:
-        """The server's resolved arguments and internal states; None if it has no such route."""
-        for path in ("/server_info", "/get_server_info"):
-            with self._asking(path):
-                response = self._http.get(path)
-                self._refuse_unauthorised(path, response)
-                refuse_redirect(response)
-                if response.status_code == httpx.codes.OK:
-                    return object_of(response, self._said(response, _PAGE), "model_path", "internal_states")
-                if response.status_code != httpx.codes.NOT_FOUND:
-                    raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {self._said(response)}")
+        """What the server says about itself; None if it has no such route."""
         return None
 
     def model(self) -> dict[str, Any]:
@@ -166,62 +183,30 @@ class Client:
         refuse_redirect(response)
         if response.status_code != httpx.codes.OK:
             return {}
-        said = self._said(response, _PAGE)
+        said = self._said(response, MOST_OF_A_PAGE)
         listed = object_of(response, said, "data")["data"] or [{}]
         if not isinstance(listed, list) or not isinstance(listed[0], dict):
             raise unlike(response, said)
         return listed[0]
 
-    def flush(self, *, tries: int = 5, pause_s: float = 1.0) -> bool:
-        """Empty prefix cache, draft state and acceptance counters, and see that it happened.
+    def flush(self) -> bool:
+        """Empty the prefix cache and what else outlives a request; False if the server has no such route.
 
-        False if the server has no such route. Raises MeasurementError if it refuses: it does so while it is busy.
+        Raises MeasurementError if it refuses.
         """
-        for attempt in range(tries):
-            with self._asking("/flush_cache"):
-                response = self._http.post("/flush_cache", params={"timeout": 30})
-            self._refuse_unauthorised("/flush_cache", response)
-            if response.status_code != httpx.codes.NOT_FOUND:
-                refuse_page(response, self._said(response))
-            if response.status_code == httpx.codes.OK:
-                return True
-            if response.status_code == httpx.codes.NOT_FOUND:
-                return False
-            if attempt + 1 < tries:
-                time.sleep(pause_s)
-        raise MeasurementError(
-            f"{self.base_url} does not flush its cache ({self._said(response)}); another client may be "
-            "using it: measure on a server of your own"
-        )
+        return False
 
     def metrics(self) -> str | None:
-        """Prometheus text; None if the server was started without --enable-metrics, is gone, or shows it to others."""
+        """Prometheus text; None if the server offers none, is gone, or shows it to others."""
         try:
             response = self._http.get("/metrics", follow_redirects=True)
         except httpx.HTTPError:
             return None
         return response.text if response.status_code == httpx.codes.OK else None
 
-    def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:
-        """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told.
-
-        A token below the `depth` likeliest counts as the last of them: the gap is then a lower bound.
-        """
-        body = {
-            "input_ids": list(input_ids),
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
-            "return_logprob": True,
-            "top_logprobs_num": depth,
-        }
-        try:
-            response = self._http.post("/generate", content=json.dumps(body).encode(), headers=_JSON)
-            self._refuse_unauthorised("/generate", response)
-            listed = response.json()["meta_info"]["output_top_logprobs"][0]
-            known = {int(entry[1]): float(entry[0]) for entry in listed}
-            least = min(known.values())
-            return max(known.values()) - min(known.get(one, least), known.get(other, least))
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
-            return None
+    def margin(self, input_ids: Sequence[int], one: int, other: int) -> float | None:
+        """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told."""
+        return None
 
     @contextmanager
     def _asking(self, path: str) -> Iterator[None]:
@@ -239,14 +224,7 @@ def _take(answer: Answer, event: dict[str, Any], add: Callable[[Answer, dict[str
         raise RequestFailed(f"an event of another form in the stream: {json.dumps(event)[:80]}") from error
 
 
-_PAGE = 100_000
+MOST_OF_A_PAGE = 100_000
 """Most characters of a body that are looked at to say what it is."""
-_JSON = {"content-type": "application/json"}
+JSON = {"content-type": "application/json"}
 _UNREACHED = "no connection"
-
-
-def _nobody(base_url: str, why: str, grace_s: float) -> str:
-    return (
-        f"{base_url}: {why} for {grace_s:g} s; start a server there, correct --base-url, or let --launch start one. "
-        "SGLang listens only when its weights are loaded: try again then, or raise sglang.refused_grace_s"
-    )

@@ -1,4 +1,4 @@
-"""What answered where an SGLang server was expected: its kind, its address and its first words."""
+"""What answered where a server was expected: its kind, its address and its first words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import httpx
 from agentbench_spec.errors import ConfigError
 
 _TITLE = re.compile(r"<title[^>]*>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
-_WAY_OUT = "check that --base-url names an SGLang server itself and no proxy or page before it"
+_WAY_OUT = (
+    "check that --base-url names the server itself and no proxy or page before it, and that --backend is its engine"
+)
 _WORDS = 80
 
 
 class NotTheServer(ConfigError):
-    """Something answers that is no SGLang server, or that stands before one."""
+    """Something answers that is no server of this engine, or that stands before one."""
 
 
 def kind_of(text: str) -> str:

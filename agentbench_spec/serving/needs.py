@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from agentbench_spec.errors import ConfigError
 
 
-def refuse_without_httpx() -> None:
+def refuse_without_httpx(backend: str) -> None:
     """Raises ConfigError, with the way out, where httpx is not installed."""
     if find_spec("httpx") is None:
-        raise ConfigError('backend sglang needs httpx: pip install "agentbench-spec[sglang]"')
+        raise ConfigError(f'backend {backend} needs httpx: pip install "agentbench-spec[sglang]"')

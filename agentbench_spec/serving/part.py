@@ -15,6 +15,7 @@ from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import MANIFEST, ROLLOUTS, read_manifest, read_run
+from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import settings_digest
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.writer import RunWriter
@@ -27,8 +28,9 @@ from agentbench_spec.serving.access import Connect
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client
 from agentbench_spec.serving.counts import reuse_shortfall
+from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.paired_rows import judge_divergences
-from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau, refuse_server
+from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau
 from agentbench_spec.serving.server_rows import Served
 from agentbench_spec.serving.servers import Server
 from agentbench_spec.serving.traffic import (
@@ -88,6 +90,14 @@ class PartResult:
             said.append(
                 f"{self.name}: the client itself used {busiest:.0%} of a core: speeds may be its own, not the server's"
             )
+        if self.rows:
+            engine = engine_of(self.rows[0].backend)
+            said += [f"{self.name}: {text}" for text in engine.oddities(self.rows)]
+            if not all(entry.get("emptied", True) for entry in self.windows):
+                said.append(
+                    f"{self.name}: the server's prefix cache still held the warm-up, because a client cannot empty it: "
+                    f"{engine.flush_hint}, or set {self.rows[0].backend}.warm_up_rollouts=0"
+                )
         for entry in self.windows:
             said += [f"{self.name}: {text}" for text in (entry["counters"] or {}).get("disagreements", ())]
         return said
@@ -133,7 +143,7 @@ def measure_part(
     Raises ConfigError for what is refused beforehand, MeasurementError if the servers died or the numbers are void.
     """
     for server in servers:
-        refuse_server(server, config, rollouts, draft)
+        server.refuse(config, rollouts, draft)
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(server.base_url)) for server in servers]
         replayers = open_replayers(config, workload, servers, clients)
@@ -143,11 +153,11 @@ def measure_part(
         writer = stack.enter_context(_writer(folder, manifest, servers, draft))
         left = [rollout for rollout in rollouts if rollout.id not in writer.completed]
         if left:
-            warm_up(config, rollouts, replayers, servers[0])
-            _measure_window(config, left, replayers, writer)
+            emptied = warm_up(config, rollouts, replayers, servers[0])
+            _measure_window(config, left, replayers, writer, emptied=emptied)
         judge = clients[0] if baseline is not None and config.decode.greedy else None
         _, rows = read_run(folder)
-        refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.sglang.min_tau)
+        refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.servers.min_tau)
         if judge is not None and baseline is not None and replayers[0].renderer is not None:
             judge_divergences(folder, rows, baseline.rows, judge, replayers[0].renderer, rollouts)
         writer.finish(include_degenerate=True)
@@ -184,8 +194,8 @@ def open_replayers(
         history_mode=replay.history,
         prefix_mode=replay.prefix,
         thinking=replay.thinking if renderer is None else renderer.thinking,
-        client=config.sglang.client,
-        concurrency=config.sglang.concurrency,
+        client=config.servers.client,
+        concurrency=config.servers.concurrency,
         max_new_tokens=decode.max_new_tokens,
         max_turns=replay.max_turns,
         template_form=None if renderer is None else renderer.form.bent,
@@ -198,15 +208,14 @@ def open_replayers(
 
 
 def _target_name(config: RunConfig, server: Server) -> str:
-    said = server.info.get("served_model_name") or server.info.get("model_path") or "default"
-    return config.named_target or str(said)
+    return config.named_target or server.target or "default"
 
 
 def _renderer(config: RunConfig, server: Server) -> tuple[Renderer | None, tuple[int, ...]]:
     """The target's own template and tokenizer, and the ids that end a turn; none for the chat route."""
-    if config.sglang.client == "chat":
+    if config.servers.client == "chat":
         return None, ()
-    source = config.named_target or str(server.info.get("tokenizer_path") or server.info.get("model_path") or "")
+    source = config.named_target or server.tokenizer
     if not source:
         raise ConfigError(f"{server.base_url} does not name its model; give it as --target, for its tokenizer")
     tokenizer = load_tokenizer(source, revision=config.target.revision)
@@ -216,24 +225,31 @@ def _renderer(config: RunConfig, server: Server) -> tuple[Renderer | None, tuple
 
 def warm_up(
     config: RunConfig, rollouts: Sequence[Rollout], replayers: Sequence[ServedReplayer], server: Server
-) -> None:
+) -> bool:
     """Replay some rollouts at the run's own concurrency, look whether the draft works at all, and flush.
+
+    False if something was replayed and its traces in the servers' caches could not be emptied.
 
     First requests compile and allocate; n-gram drafters learn from what they see. None of that belongs to a turn.
     """
-    settings = config.sglang
+    settings = config.servers
     count = settings.warm_up_rollouts
     some = rollouts[: settings.concurrency * len(replayers) if count is None else count]
     seen: list[TurnRow] = []
     if some:
         serve(some, replayers, settings.concurrency, lambda _, rows: seen.extend(rows))
     refuse_low_tau(server, acceptance_parts(seen), min_tau=settings.min_tau)
-    for replayer in replayers:
-        replayer.client.flush()
+    flushed = [replayer.client.flush() for replayer in replayers]
+    return all(flushed) or not some
 
 
 def _measure_window(
-    config: RunConfig, left: Sequence[Rollout], replayers: Sequence[ServedReplayer], writer: RunWriter
+    config: RunConfig,
+    left: Sequence[Rollout],
+    replayers: Sequence[ServedReplayer],
+    writer: RunWriter,
+    *,
+    emptied: bool,
 ) -> None:
     """One stretch of measuring; its totals are kept even if the servers die."""
     rows: list[TurnRow] = []
@@ -247,8 +263,8 @@ def _measure_window(
         rows.extend(own)
         bar.update()
 
-    with bar, window(writer.folder / WINDOWS, config, replayers, rows):
-        serve(left, replayers, config.sglang.concurrency, done)
+    with bar, window(writer.folder / WINDOWS, config, replayers, rows, emptied=emptied):
+        serve(left, replayers, config.servers.concurrency, done)
 
 
 def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -> list[kvcost.Cost]:
@@ -256,14 +272,12 @@ def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -
 
     log: output of the launched server, if there was one.
     """
-    if not result.resolved.get("speculative_algorithm"):
+    if result.name == BASELINE:
         return []
     costs: list[kvcost.Cost] = []
     if result.draft is not None:
-        dtype = (
-            result.resolved.get("speculative_draft_kv_cache_dtype") or result.resolved.get("kv_cache_dtype") or "auto"
-        )
-        costs.append(kvcost.by_formula(result.draft, str(dtype)))
+        told = (result.resolved.get(name) for name in ("speculative_draft_kv_cache_dtype", "kv_cache_dtype"))
+        costs.append(kvcost.by_formula(result.draft, next((str(dtype) for dtype in told if dtype), "auto")))
     if baseline is not None and baseline.token_capacity and result.token_capacity:
         costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
     if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):

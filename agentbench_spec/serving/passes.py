@@ -27,7 +27,7 @@ def served_pass(result: PartResult, concurrency: int) -> ThroughputRow:
         k=max(own.k for own in result.rows),
         thinking=first.thinking,
         concurrency=concurrency,
-        backend="sglang",
+        backend=first.backend,
         servers=window["servers"],
         left_out=metrics.left_out(result.rows, include_degenerate=True),
     )

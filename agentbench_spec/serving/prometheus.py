@@ -8,29 +8,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agentbench_spec.results.rows import TurnRow
 
-COUNTERS = (
-    "generation_tokens_total",
-    "prompt_tokens_total",
-    "cached_tokens_total",
-    "spec_verify_calls_total",
-    "num_requests_total",
-    "num_retracted_requests_total",
-)
-"""Sums over the whole server; gauges are values of the last interval and are never read."""
+def read_counters(text: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
+    """Counters `PREFIX:NAME` in Prometheus `text`, each summed over its labels; those that are not there are absent.
 
-_SAMPLE = re.compile(r"^sglang[:_](?P<name>\w+)(?:\{[^}]*\})?\s+(?P<value>\S+)")
-
-
-def counters(text: str) -> dict[str, float]:
-    """The counters in Prometheus `text`, each summed over its labels; those the server does not have are absent."""
-    found: dict[str, float] = {}
+    Sums over the whole server; gauges are values of the last interval and are never asked for.
+    """
+    sample = re.compile(rf"^{prefix}[:_](?P<name>\w+)(?:\{{[^}}]*\}})?\s+(?P<value>\S+)")
+    wanted, found = set(names), dict[str, float]()
     for line in text.splitlines():
-        sample = _SAMPLE.match(line)
-        if sample and sample["name"] in COUNTERS:
+        match = sample.match(line)
+        if match and match["name"] in wanted:
             with suppress(ValueError):  # no number: not a line of Prometheus after all
-                found[sample["name"]] = found.get(sample["name"], 0.0) + float(sample["value"])
+                found[match["name"]] = found.get(match["name"], 0.0) + float(match["value"])
     return found
 
 
@@ -49,50 +39,41 @@ class CrossCheck:
 
     scope: str
     """Always "server": these totals hold other clients' traffic too and belong in no per-turn table."""
-    requests: float | None
-    own_requests: int
-    generation_tokens: float | None
-    own_generation_tokens: int
-    verify_steps: float | None
-    own_verify_steps: int
+    server: Mapping[str, float | None]
+    """Total -> what the server counted; None: it has no such counter."""
+    own: Mapping[str, float]
+    """Total -> what our requests had."""
     tau_emitted: float | None
     """(generation tokens - requests) / verify steps, from the server's totals."""
     own_tau_emitted: float | None
     disagreements: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        server: Mapping[str, float | None],
+        own: Mapping[str, float],
+        *,
+        unknown: Sequence[str] = (),
+        further: Sequence[str] = (),
+    ) -> CrossCheck:
+        """Compare totals of one name.
+
+        server, own: with "requests", "generation tokens" and "verify steps" among them. unknown: totals that our side
+        cannot know whole. further: what else disagrees, in words.
+        """
+        unequal = [
+            f"{name}: the server counted {total:g}, our requests had {own[name]:g}"
+            for name, total in server.items()
+            if total is not None and total != own[name] and name not in unknown
+        ]
+        return cls("server", server, own, _tau(server), _tau(own), (*unequal, *further))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
-def cross_check(grown: Mapping[str, float], rows: Sequence[TurnRow]) -> CrossCheck:
-    """Compare the growth of the counters over a window with the rows of that window."""
-    asked = [row for row in rows if row.output_tokens is not None]
-    tokens, steps = sum(row.output_tokens or 0 for row in asked), sum(row.rounds or 0 for row in asked if row.k)
-    pairs = {
-        "requests": (grown.get("num_requests_total"), len(asked)),
-        "generation tokens": (grown.get("generation_tokens_total"), tokens),
-        "verify steps": (grown.get("spec_verify_calls_total"), steps),
-    }
-    complete = all(row.status in ("ok", "retracted") for row in asked)
-    unequal = [
-        f"{name}: the server counted {total:g}, our requests had {own}"
-        for name, (total, own) in pairs.items()
-        if total is not None and total != own and (name != "verify steps" or complete)
-    ]
-    return CrossCheck(
-        scope="server",
-        requests=pairs["requests"][0],
-        own_requests=len(asked),
-        generation_tokens=pairs["generation tokens"][0],
-        own_generation_tokens=tokens,
-        verify_steps=pairs["verify steps"][0],
-        own_verify_steps=steps,
-        tau_emitted=_tau(*(total for total, _ in pairs.values())),
-        own_tau_emitted=_tau(len(asked), tokens, steps),
-        disagreements=tuple(unequal),
-    )
-
-
-def _tau(requests: float | None, tokens: float | None, steps: float | None) -> float | None:
+def _tau(totals: Mapping[str, float | None]) -> float | None:
+    requests, tokens, steps = (totals.get(name) for name in ("requests", "generation tokens", "verify steps"))
     return None if requests is None or tokens is None or not steps else (tokens - requests) / steps

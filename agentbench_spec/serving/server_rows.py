@@ -11,8 +11,7 @@ from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.results.metrics import BASELINE, is_degenerate
 from agentbench_spec.results.rows import Status, StopReason, TurnRow
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.serving.counts import SpecCounts, broken_identities, spec_counts
-from agentbench_spec.serving.servers import Server
+from agentbench_spec.serving.servers import Acceptance, Server
 from agentbench_spec.serving.stream import Answer
 
 
@@ -48,7 +47,7 @@ def blank_row(served: Served, server: Server, rollout: Rollout, turn: int, messa
             **({"template": served.template_form} if served.template_form else {}),
         },
         target=served.target,
-        k=max((server.width or 1) - 1, 0),
+        k=server.k,
         temperature=served.sampling.temperature,
         top_k=served.sampling.top_k or None,
         top_p=None if served.sampling.top_p == 1 else served.sampling.top_p,
@@ -57,7 +56,7 @@ def blank_row(served: Served, server: Server, rollout: Rollout, turn: int, messa
         prefix_mode=served.prefix_mode,
         thinking=served.thinking,
         clock="wall",
-        backend="sglang",
+        backend=server.backend,
         client=served.client,
         server=server.base_url,
         concurrency=served.concurrency,
@@ -104,32 +103,37 @@ _STOPS: dict[str, StopReason] = {"stop": "stop", "length": "length"}
 
 
 def _broken_output(answer: Answer) -> list[str]:
-    ids, told = answer.output_ids, answer.completion_tokens
+    ids, told, asked = answer.output_ids, answer.completion_tokens, answer.asked_tokens
+    broken = []
     if ids is not None and told is not None and len(ids) != told:
-        return [f"{len(ids)} output ids, completion_tokens says {told}"]
-    return []
+        broken.append(f"{len(ids)} output ids, completion_tokens says {told}")
+    if answer.finish == "length" and told is not None and asked is not None and told < asked:
+        broken.append(f"cut at {told} of {asked} tokens, and said to have its length: the server's window is too short")
+    return broken
 
 
 def _fill_acceptance(row: TurnRow, answer: Answer, server: Server) -> list[str]:
     """Rounds and τ; returns the identities the server's counts break."""
     tokens = answer.completion_tokens
-    counts = spec_counts(answer.details)
     if tokens is None:
         return ["the server told no completion_tokens"]
-    if counts is None:
-        _fill_without_details(row, tokens)
+    told = server.acceptance(answer)
+    if told is None:
+        _fill_without_details(row, tokens, server)
         return []
     row.scope = "request"
-    row.server_accept_length = counts.server_accept_length
-    row.matched_histogram = None if counts.histogram is None else list(counts.histogram)
-    _fill_counts(row, counts, tokens)
-    return broken_identities(counts, tokens, server.fixed_width)
+    row.server_accept_length = told.server_accept_length
+    row.emitted = max(tokens - 1, 0)
+    row.retractions = row.retractions if told.retractions is None else told.retractions
+    if told.rounds is not None:
+        _fill_rounds(row, told, told.rounds)
+    return list(told.broken)
 
 
-def _fill_without_details(row: TurnRow, tokens: int) -> None:
+def _fill_without_details(row: TurnRow, tokens: int, server: Server) -> None:
     """Plain decoding: each step gives one token. A drafter's answer of one token needed no step; else it is unknown."""
     row.scope = "request"
-    if row.drafter == BASELINE or tokens <= 1:
+    if (row.drafter == BASELINE and server.plain_steps) or tokens <= 1:
         rounds = max(tokens - 1, 0)
         row.rounds = row.emitted = row.emitted_raw = rounds
         row.matched = row.proposed = row.trimmed = 0
@@ -139,19 +143,26 @@ def _fill_without_details(row: TurnRow, tokens: int) -> None:
         row.emitted = tokens - 1
 
 
-def _fill_counts(row: TurnRow, counts: SpecCounts, tokens: int) -> None:
-    row.rounds, row.matched, row.proposed = counts.verify_steps, counts.correct, counts.proposed
-    row.emitted = max(tokens - 1, 0)
-    if not row.k and counts.proposed:  # the server did not tell its width
-        row.k = -(-counts.proposed // counts.verify_steps)
-    row.tau = row.emitted / counts.verify_steps
-    row.tau_raw, row.trimmed = counts.tau, counts.trimmed(tokens)
-    row.emitted_raw = None if counts.correct is None else counts.correct + counts.verify_steps
+def _fill_rounds(row: TurnRow, told: Acceptance, rounds: int) -> None:
+    row.rounds, row.matched, row.proposed, row.trimmed = rounds, told.matched, told.proposed, told.trimmed
+    if not row.k and told.proposed and rounds:  # the server did not tell its width
+        row.k = -(-told.proposed // rounds)
+    row.emitted_raw = None if told.matched is None else told.matched + rounds
+    if rounds:
+        row.tau = (row.emitted or 0) / rounds
+        row.tau_raw = None if row.emitted_raw is None else row.emitted_raw / rounds
+    row.matched_histogram = _listed(told.histogram)
+    row.matched_lengths, row.proposed_lengths = _listed(told.matched_lengths), _listed(told.proposed_lengths)
+
+
+def _listed(values: Sequence[int] | None) -> list[int] | None:
+    return None if values is None else list(values)
 
 
 def _fill_clocks(row: TurnRow, answer: Answer) -> None:
     row.server_ttft_s = answer.details.get("first_token_latency")
     row.server_queue_s = answer.details.get("queue_time")
+    row.server_decode_s = answer.details.get("decode_time")
     if not answer.chunk_at:
         return
     first, last = answer.chunk_at[0], answer.chunk_at[-1]
@@ -182,4 +193,5 @@ def _void(row: TurnRow) -> None:
     """Leave nothing derived in a row whose sources cannot be trusted; what the server said stays in `error`."""
     row.tau = row.tau_raw = None
     row.rounds = row.emitted = row.emitted_raw = row.matched = row.proposed = row.trimmed = None
-    row.matched_histogram = row.tpot_s = row.step_s = row.decode_s = None
+    row.matched_histogram = row.matched_lengths = row.proposed_lengths = None
+    row.tpot_s = row.step_s = row.decode_s = None

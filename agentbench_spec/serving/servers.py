@@ -1,4 +1,4 @@
-"""What a server is: the resolved arguments that decide what its numbers mean, and how its drafter is called here."""
+"""What a server is, whatever its engine: an address, what it said about itself, and how its drafter is called here."""
 
 from __future__ import annotations
 
@@ -6,67 +6,44 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from agentbench_spec.config import RunConfig
+from agentbench_spec.config.backends import Backend
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
-
-EAGLE_FAMILY = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"})
-"""Algorithms that verify by arg-max on some devices and key the radix tree by token pairs."""
-
-MODEL_FREE = frozenset({"NGRAM"})
-"""Built-in algorithms without a draft model: a low acceptance there is a result, not a fault."""
-
-EQUAL = (
-    "model_path",
-    "max_running_requests",
-    "page_size",
-    "attention_backend",
-    "disable_radix_cache",
-    "disable_cuda_graph",
-    "cuda_graph_backend_decode",
-    "mem_fraction_static",
-    "max_total_tokens",
-    "context_length",
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "chunked_prefill_size",
-    "tp_size",
-    "pp_size",
-    "dp_size",
-    "device",
-)
-"""Arguments in which the baseline and every drafter must agree."""
-
-SPECULATIVE = (
-    "speculative_algorithm",
-    "speculative_draft_model_path",
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-    "speculative_dflash_block_size",
-    "speculative_dspark_block_size",
-    "speculative_draft_window_size",
-    "speculative_draft_attention_backend",
-    "speculative_draft_kv_cache_dtype",
-    "speculative_use_rejection_sampling",
-    "speculative_use_block_verification",
-    "speculative_ngram_max_bfs_breadth",
-    "speculative_ngram_max_trie_depth",
-    "speculative_ngram_match_type",
-    "speculative_token_map",
-    "speculative_draft_load_format",
-)
-"""Arguments that make the drafter."""
-
+from agentbench_spec.rollout import Rollout
+from agentbench_spec.serving.stream import Answer
 
 _SECRET = ("api_key", "password", "auth_token", "secret")
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a server told about the rounds of one answer, as the row takes it; None where it did not tell."""
+
+    rounds: int | None
+    """Target forwards after the prefill, those without a draft among them; None: they cannot be told."""
+    matched: int | None = None
+    proposed: int | None = None
+    trimmed: int | None = None
+    """Tokens that the last round accepted beyond the stop point."""
+    histogram: tuple[int, ...] | None = None
+    matched_lengths: tuple[int, ...] | None = None
+    proposed_lengths: tuple[int, ...] | None = None
+    server_accept_length: float | None = None
+    """The server's own figure, under its own definition."""
+    retractions: int | None = None
+    broken: tuple[str, ...] = ()
+    """Identities that the numbers break, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
-    """One server as it described itself; `info` is empty where it offers no such route."""
+    """One server as it described itself; `info` is empty where it offers no such route.
+
+    An engine's own server overrides what it can tell. This one knows nothing: no τ, no expected reuse, no refusals.
+    """
 
     base_url: str
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -75,37 +52,41 @@ class Server:
     model: Mapping[str, Any] = field(default_factory=dict)
     """Its model's entry on the OpenAI route."""
 
+    backend: ClassVar[Backend] = "openai"
+    equal: ClassVar[Sequence[str]] = ()
+    """Names in `info` in which the baseline and every drafter must agree."""
+    speculative: ClassVar[Sequence[str]] = ()
+    """Names in `info` that make the drafter."""
+
     @property
-    def algorithm(self) -> str | None:
-        """The speculative algorithm, upper case; None without speculation."""
-        name = self.info.get("speculative_algorithm")
-        return str(name).upper() if name and str(name).upper() != "NONE" else None
+    def told(self) -> str | None:
+        """The drafter's name as the server tells it; None: it does not."""
+        return None
 
     @property
     def drafter(self) -> str:
         """The drafter's name in rows."""
-        return self.label or (self.algorithm or BASELINE).lower()
+        return self.label or self.told or BASELINE
 
     @property
-    def width(self) -> int | None:
-        """V, draft tokens of one verify step with its root; None without speculation, or unknown."""
-        width = self.info.get("speculative_num_draft_tokens")
-        return int(width) if self.algorithm and width else None
+    def speculates(self) -> bool:
+        """True if something is drafted."""
+        return self.drafter != BASELINE
 
     @property
-    def fixed_width(self) -> int | None:
-        """V where every step has it; DSpark's ragged modes verify fewer, so there it is only an upper bound."""
-        return None if self.algorithm == "DSPARK" else self.width
+    def plain_steps(self) -> bool:
+        """True if a server without a drafter is known to decode one token a step."""
+        return True
 
     @property
-    def page_size(self) -> int:
-        """Tokens of one page of the prefix cache."""
-        return int(self.info.get("page_size") or 1)
+    def needs_model(self) -> bool:
+        """True if a model drafts: a low acceptance then is a fault, not a result."""
+        return False
 
     @property
-    def pair_keys(self) -> bool:
-        """True if the prefix cache is keyed by token pairs and finds one token less."""
-        return self.algorithm in EAGLE_FAMILY
+    def k(self) -> int:
+        """Draft tokens of a round; 0 without speculation, or unknown."""
+        return 0
 
     @property
     def window(self) -> int | None:
@@ -114,22 +95,46 @@ class Server:
         return next((tokens for tokens in told if isinstance(tokens, int)), None)
 
     @property
-    def states(self) -> Sequence[Mapping[str, Any]]:
-        """One internal state per data-parallel rank."""
-        return list(self.info.get("internal_states") or ())
-
-    @property
     def token_capacity(self) -> int | None:
-        """Tokens the KV pool holds, over all ranks; None: unknown."""
-        told = [(state.get("memory_usage") or {}).get("token_capacity") for state in self.states]
-        each = [tokens for tokens in told if isinstance(tokens, int)]
-        return sum(each) if each and len(each) == len(told) else None
+        """Tokens the KV pool holds; None: unknown."""
+        return None
 
     @property
-    def radix_cache(self) -> bool | None:
+    def keeps_prefixes(self) -> bool | None:
         """False if prefixes are not kept between turns; None: unknown."""
-        disabled = self.info.get("disable_radix_cache")
-        return None if disabled is None else not disabled
+        return None
+
+    @property
+    def draft_path(self) -> str | None:
+        """Where the draft's checkpoint lies, as the server says."""
+        return None
+
+    @property
+    def target(self) -> str | None:
+        """Name of the served model."""
+        name = self.model.get("id")
+        return None if name is None else str(name)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Where the target's tokenizer is found."""
+        return None
+
+    @property
+    def accept_length(self) -> float | None:
+        """The server-wide average as the server words it; None: it has none."""
+        return None
+
+    def expected_reuse(self, before: Sequence[int], prompt: Sequence[int]) -> int | None:
+        """Prompt tokens that the prefix cache should find after it served `before`; None: nobody knows."""
+        return None
+
+    def acceptance(self, answer: Answer) -> Acceptance | None:
+        """What the answer tells about its rounds; None: nothing."""
+        return None
+
+    def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
+        """Raises ConfigError if this server cannot give honest numbers for these settings."""
 
     def public_info(self) -> dict[str, Any]:
         """Everything the server said about itself, without its secrets: a run folder is made to be shown."""
@@ -137,7 +142,7 @@ class Server:
 
     def resolved(self) -> dict[str, Any]:
         """The arguments that decide what the numbers mean; two servers that agree here measure the same thing."""
-        return {name: self.info.get(name) for name in (*EQUAL, *SPECULATIVE)}
+        return {name: self.info.get(name) for name in (*self.equal, *self.speculative)}
 
 
 def draft_config(server: Server, given: str | None = None) -> dict[str, Any] | None:
@@ -147,13 +152,13 @@ def draft_config(server: Server, given: str | None = None) -> dict[str, Any] | N
     """
     path = Path(given) if given else None
     if path is None:
-        draft = server.info.get("speculative_draft_model_path")
-        path = Path(str(draft)) / "config.json" if draft else None
+        draft = server.draft_path
+        path = Path(draft) / "config.json" if draft else None
         if path is None or not path.is_file():
             return None
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"draft config {path}: {error}; give the draft's config.json as sglang.draft_config"
+            f"draft config {path}: {error}; give the draft's config.json as {server.backend}.draft_config"
         ) from None

@@ -48,6 +48,8 @@ class Answer:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    asked_tokens: int | None = None
+    """Most tokens that were asked for."""
     details: dict[str, Any] = field(default_factory=dict)
     """Everything else the server told, nulls left out."""
 
@@ -94,56 +96,43 @@ def _message(error: Any) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
-def add_generate(answer: Answer, event: dict[str, Any], at: float) -> None:
-    """Take in one event of the native route: text so far, ids so far or new ones, and running totals."""
-    told = {name: value for name, value in (event.get("meta_info") or {}).items() if value is not None}
-    answer.details |= told
-    before, now = answer.completion_tokens or 0, int(told.get("completion_tokens", answer.completion_tokens or 0))
-    answer.text = event.get("text") or answer.text
-    answer.output_ids = _joined(answer.output_ids, event.get("output_ids"), now)
-    if now > before:
-        answer.chunk_at.append(at)
-        answer.chunk_tokens = [*(answer.chunk_tokens or ()), now - before]
-    answer.completion_tokens = now
-    answer.prompt_tokens = told.get("prompt_tokens", answer.prompt_tokens)
-    answer.cached_tokens = told.get("cached_tokens", answer.cached_tokens)
-    if finish := told.get("finish_reason"):
-        answer.finish, answer.finish_message = _finish(finish)
-
-
-def _joined(known: list[int] | None, given: list[int] | None, total: int) -> list[int] | None:
-    """All ids so far; servers send either all of them or the new ones, and the running total tells which."""
-    if given is None or len(given) >= total:
-        return known if given is None else list(given)
-    return [*(known or ()), *given]
-
-
-def _finish(finish: Any) -> tuple[str, str | None]:
-    if isinstance(finish, dict):
-        return str(finish.get("type")), finish.get("message")
-    return str(finish), None
+def add_completion(answer: Answer, event: dict[str, Any], at: float) -> None:
+    """Take in one event of the completions route: new text or ids, and usage at the end."""
+    for choice in event.get("choices") or ():
+        answer.text += choice.get("text") or ""
+        _add_choice(answer, choice, at, new=bool(choice.get("text")))
+    _add_usage(answer, event)
 
 
 def add_chat(answer: Answer, event: dict[str, Any], at: float) -> None:
-    """Take in one event of the chat route: new text, or a late block with usage or acceptance details."""
+    """Take in one event of the chat route: new text, or a late block with usage."""
     for choice in event.get("choices") or ():
         delta = choice.get("delta") or {}
         said = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
         answer.text += delta.get("content") or ""
         for call in delta.get("tool_calls") or ():
             _add_call(answer.calls, call)
-        if said or delta.get("tool_calls"):
-            answer.chunk_at.append(at)
-        if choice.get("finish_reason"):
-            answer.finish = _CHAT_FINISH.get(choice["finish_reason"], choice["finish_reason"])
+        _add_choice(answer, choice, at, new=bool(said or delta.get("tool_calls")))
+    _add_usage(answer, event)
+
+
+def _add_choice(answer: Answer, choice: dict[str, Any], at: float, *, new: bool) -> None:
+    """A chunk is one that holds ids; where the server sends none, one that holds text. `new`: it holds text."""
+    ids = choice.get("token_ids")
+    if ids:
+        answer.output_ids = [*(answer.output_ids or ()), *ids]
+        answer.chunk_tokens = [*(answer.chunk_tokens or ()), len(ids)]
+    if ids or (new and ids is None):
+        answer.chunk_at.append(at)
+    if finish := choice.get("finish_reason"):
+        answer.finish = _CHAT_FINISH.get(finish, finish)
+
+
+def _add_usage(answer: Answer, event: dict[str, Any]) -> None:
     if usage := event.get("usage"):
         answer.prompt_tokens, answer.completion_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        answer.cached_tokens = _cached(usage.get("prompt_tokens_details"), "cached_tokens", answer.cached_tokens)
-    for extra in _as_list(event.get("sglext")):
-        answer.details |= {k: v for k, v in (extra.get("spec_tokens_details") or {}).items() if v is not None}
-        where = extra.get("cached_tokens_details")
-        if where and answer.cached_tokens is None:
-            answer.cached_tokens = sum(n for n in where.values() if isinstance(n, int))
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        answer.cached_tokens = answer.cached_tokens if cached is None else int(cached)
 
 
 def _add_call(calls: list[dict[str, str]], delta: dict[str, Any]) -> None:
@@ -160,14 +149,3 @@ def _add_call(calls: list[dict[str, str]], delta: dict[str, Any]) -> None:
 
 
 _CHAT_FINISH = {"tool_calls": "stop", "content_filter": "abort", "function_call": "stop"}
-
-
-def _cached(details: dict[str, Any] | None, name: str, known: int | None) -> int | None:
-    value = (details or {}).get(name)
-    return known if value is None else int(value)
-
-
-def _as_list(value: Any) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]

@@ -28,9 +28,9 @@ from agentbench_spec.runs.setup import Tell
 from agentbench_spec.serving import access, part
 from agentbench_spec.serving.client import Unauthorised
 from agentbench_spec.serving.passes import served_pass
-from agentbench_spec.serving.refusals import refuse_server, refuse_settings
+from agentbench_spec.serving.refusals import refuse_settings
+from agentbench_spec.serving.served_run import SERVING, Job, Stage, join, measure, part_folder, prepare, stages
 from agentbench_spec.serving.servers import Server, draft_config
-from agentbench_spec.serving.sglang import SERVING, Job, Stage, join, measure, part_folder, prepare, stages
 from agentbench_spec.writing import write_bytes
 
 
@@ -84,8 +84,8 @@ def _refuse_early(wanted: Sequence[Stage], largest: Job) -> None:
         if not stage.launches:
             with stage.servers as servers:
                 for server in servers:
-                    draft = draft_config(server, largest.config.sglang.draft_config)
-                    refuse_server(server, largest.config, largest.source.rollouts, draft)
+                    draft = draft_config(server, largest.config.servers.draft_config)
+                    server.refuse(largest.config, largest.source.rollouts, draft)
 
 
 def at(config: RunConfig, plan: ThroughputPreset, concurrency: int, servers: int) -> RunConfig:
@@ -93,7 +93,7 @@ def at(config: RunConfig, plan: ThroughputPreset, concurrency: int, servers: int
     requests = plan.requests(concurrency * servers)
     limit = min(config.workload.limit or requests, requests)
     update = {
-        "sglang": config.sglang.model_copy(update={"concurrency": concurrency}),
+        config.backend: config.servers.model_copy(update={"concurrency": concurrency}),
         "workload": config.workload.model_copy(update={"limit": limit}),
     }
     return config.model_copy(update=update)

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from queue import SimpleQueue
 
 from agentbench_spec.errors import AgentBenchError, MeasurementError
@@ -22,7 +21,6 @@ from agentbench_spec.runs.fill import describe
 from agentbench_spec.runs.replay import Renders
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client, Unauthorised
-from agentbench_spec.serving.counts import expected_reuse
 from agentbench_spec.serving.served_calls import judge_answer
 from agentbench_spec.serving.server_rows import Served, blank_row, fill_answer
 from agentbench_spec.serving.servers import Server
@@ -69,7 +67,7 @@ class OneAtATime:
 class ServedReplayer:
     """Replays rollouts on one server. Used by several threads at once.
 
-    renderer: messages to token ids; needed for the native route only.
+    renderer: messages to token ids; not needed for the chat route.
     """
 
     def __init__(
@@ -114,8 +112,7 @@ class ServedReplayer:
     def _turn(self, walk: _Walk, row: TurnRow, rollout: Rollout, message: int) -> None:
         if self.renderer is None:
             tools = rollout.tools_at(message)
-            name = str(self.server.model.get("id") or self.served.target)
-            answer = self.client.chat(walk.said.messages[:message], tools, self.ask, name)
+            answer = self.client.chat(walk.said.messages[:message], tools, self.ask, self._name)
             fill_answer(row, answer, self.server)
             judge_answer(row, answer, rollout, message, None)
             self.heard(row, answer)
@@ -127,7 +124,7 @@ class ServedReplayer:
             row.status, row.error = refusal
             return
         row.expected_reused_tokens = self._expected_reuse(walk, prompt)
-        answer = self.client.generate(prompt, self.ask)
+        answer = self.client.generate(prompt, self.ask, self._name)
         fill_answer(row, answer, self.server)
         if answer.prompt_tokens not in (None, len(prompt)):
             row.status, row.error = (
@@ -137,6 +134,11 @@ class ServedReplayer:
         judge_answer(row, answer, rollout, message, self.judge)
         self.heard(row, answer)
         self._advance(walk, row, prompt, answer, message)
+
+    @property
+    def _name(self) -> str:
+        """What the model is called on the OpenAI routes."""
+        return str(self.server.model.get("id") or self.served.target)
 
     def _refusal(self, prompt: Sequence[int]) -> tuple[Status, str] | None:
         window, need = self.server.window, len(prompt) + self.ask.max_new_tokens
@@ -148,10 +150,11 @@ class ServedReplayer:
         )
 
     def _expected_reuse(self, walk: _Walk, prompt: list[int]) -> int | None:
-        if self.server.radix_cache is False:
+        if self.server.keeps_prefixes is False:
             return 0
-        reuse = partial(expected_reuse, page_size=self.server.page_size, pair_keys=self.server.pair_keys)
-        return max((reuse(before, prompt) for before in walk.served_ids), default=0)
+        found = [self.server.expected_reuse(before, prompt) for before in walk.served_ids]
+        known = [tokens for tokens in found if tokens is not None]
+        return max(known, default=0) if len(known) == len(found) else None
 
     def _advance(self, walk: _Walk, row: TurnRow, prompt: list[int], answer: Answer, message: int) -> None:
         assert self.renderer is not None

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentbench_spec.config import RunConfig
-from agentbench_spec.errors import MeasurementError
+from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving import prometheus
-from agentbench_spec.serving.servers import Server
+from agentbench_spec.serving.engines import engine_of
+from agentbench_spec.serving.engines.base_engine import Engine
 from agentbench_spec.serving.stream import Answer
 from agentbench_spec.serving.traffic import ServedReplayer
 
@@ -27,9 +28,12 @@ class Traffic:
         self._sent: list[float] = []
         self._last: list[float] = []
         self._tokens: list[tuple[float, int]] = []
+        self.heard: list[tuple[TurnRow, Answer]] = []
+        """Each answer with its row."""
 
     def add(self, row: TurnRow, answer: Answer) -> None:
         """Take in an answer; its tokens count if its row does."""
+        self.heard.append((row, answer))
         if answer.last_at is None:
             return
         arrived = answer.chunk_at or [answer.last_at]
@@ -62,10 +66,14 @@ def _spread(tokens: int, chunks: int) -> list[int]:
 
 @contextmanager
 def window(
-    path: Path, config: RunConfig, replayers: Sequence[ServedReplayer], rows: Sequence[TurnRow]
+    path: Path, config: RunConfig, replayers: Sequence[ServedReplayer], rows: Sequence[TurnRow], *, emptied: bool
 ) -> Iterator[None]:
-    """Time the block and append what happened in it to `path`, also if it is left by an error."""
-    before = _counters(replayers)
+    """Time the block and append what happened in it to `path`, also if it is left by an error.
+
+    emptied: the servers' caches hold nothing of what was asked before.
+    """
+    engine = engine_of(config.backend)
+    before = _counters(engine, replayers)
     traffic = Traffic()
     for replayer in replayers:
         replayer.heard = traffic.add
@@ -77,37 +85,38 @@ def window(
     finally:
         wall_s = traffic.wall_s or time.perf_counter() - start
         client_s = time.process_time() - spent_s
-        after = _counters(replayers) if whole else None
+        after = _counters(engine, replayers) if whole else None
         grown = prometheus.difference(before, after) if before and after else None
+        check = engine.cross_check(grown, traffic.heard) if grown else None
         entry = {
             "whole": whole,
+            "emptied": emptied,
             "wall_s": wall_s,
             "stretches": traffic.stretches(),
             "client_cpu_share": client_s / wall_s,
-            "concurrency": config.sglang.concurrency,
+            "concurrency": config.servers.concurrency,
             "servers": len(replayers),
             "rollouts": len({row.rollout for row in rows}),
             "output_tokens": sum(row.output_tokens or 0 for row in rows if row.status == "ok"),
-            "counters": prometheus.cross_check(grown, rows).as_dict() if grown else None,
-            "server_accept_length": {"scope": "server", "each": _server_lengths(replayers) if whole else None},
+            "counters": check.as_dict() if check else None,
+            "server_accept_length": {"scope": "server", "each": _server_lengths(engine, replayers) if whole else None},
         }
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, allow_nan=False) + "\n")
 
 
-def _counters(replayers: Sequence[ServedReplayer]) -> list[dict[str, float]] | None:
+def _counters(engine: Engine, replayers: Sequence[ServedReplayer]) -> list[dict[str, float]] | None:
     texts = [replayer.client.metrics() for replayer in replayers]
-    return None if any(text is None for text in texts) else [prometheus.counters(text or "") for text in texts]
+    return None if any(text is None for text in texts) else [engine.counters(text or "") for text in texts]
 
 
-def _server_lengths(replayers: Sequence[ServedReplayer]) -> list[float | None]:
+def _server_lengths(engine: Engine, replayers: Sequence[ServedReplayer]) -> list[float | None]:
     """The server-wide average since the flush, of the first rank of each server, as the server words it."""
-    return [_server_length(replayer) for replayer in replayers]
+    return [_server_length(engine, replayer) for replayer in replayers]
 
 
-def _server_length(replayer: ServedReplayer) -> float | None:
+def _server_length(engine: Engine, replayer: ServedReplayer) -> float | None:
     try:
-        server = Server(replayer.client.base_url, replayer.client.server_info() or {})
-    except MeasurementError:  # it died after its last answer
+        return engine.describe(replayer.client).accept_length
+    except (ConfigError, MeasurementError):  # it died after its last answer
         return None
-    return (server.states[0] if server.states else {}).get("avg_spec_accept_length")

@@ -30,9 +30,10 @@ from agentbench_spec.results.rows import TurnRow  # noqa: E402
 from agentbench_spec.runs.execute import run  # noqa: E402
 from agentbench_spec.runs.presets import ThroughputPreset  # noqa: E402
 from agentbench_spec.serving.bodies import Ask  # noqa: E402
-from agentbench_spec.serving.client import Client  # noqa: E402
-from agentbench_spec.serving.launch import launchable, launched  # noqa: E402
-from agentbench_spec.serving.sglang import ServedRun, run_served  # noqa: E402
+from agentbench_spec.serving.engines import engine_of  # noqa: E402
+from agentbench_spec.serving.engines.sglang_client import SGLangClient as Client  # noqa: E402
+from agentbench_spec.serving.launch import launched  # noqa: E402
+from agentbench_spec.serving.served_run import ServedRun, run_served  # noqa: E402
 from agentbench_spec.serving.sweep import sweep  # noqa: E402
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
@@ -102,14 +103,14 @@ class Servers:
     def _kind(self, name: str) -> tuple[Any, dict[str, str]]:
         chain = {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4, "draft_load_format": "dummy"}
         if name == "none":
-            return launchable("none", {}), {}
+            return engine_of("sglang").launchable("none", {}), {}
         if name == "ngram":
-            return launchable("NGRAM", {"num_draft_tokens": 8}), {}
+            return engine_of("sglang").launchable("NGRAM", {"num_draft_tokens": 8}), {}
         if name == "eagle3":
             del chain["draft_load_format"]
-            return launchable(f"EAGLE3={self.checkpoint}", chain), {}
+            return engine_of("sglang").launchable(f"EAGLE3={self.checkpoint}", chain), {}
         env = {"SGLANG_SIMULATE_ACC_LEN": "3"} if name == "simulated" else {}
-        return launchable(f"EAGLE3={self.draft}", chain), env
+        return engine_of("sglang").launchable(f"EAGLE3={self.draft}", chain), env
 
 
 @pytest.fixture(scope="module")

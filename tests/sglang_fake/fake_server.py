@@ -74,7 +74,11 @@ class FakeServer:
         self._cache: list[list[int]] = []
         self._lock = threading.Lock()
         self._dead = False
-        self._http = _Socket(("127.0.0.1", port), _handler(self))
+        self._http = _Socket(("127.0.0.1", port), self.handler())
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """What answers a request."""
+        return _handler(self)
 
     @property
     def base_url(self) -> str:
@@ -143,7 +147,7 @@ class FakeServer:
         page = int(self.behaviour.args.get("page_size") or 1)
         pair = self.algorithm in EAGLE
         with self._lock:
-            kept = [min(_common(each, prompt), len(each) - 1, len(prompt) - 1) - pair for each in self._cache]
+            kept = [min(common(each, prompt), len(each) - 1, len(prompt) - 1) - pair for each in self._cache]
         return max([0, *kept]) // page * page if kept else 0
 
     def begin(self, body: dict[str, Any]) -> str | None:
@@ -153,7 +157,7 @@ class FakeServer:
             self.requests.append(body)
             if self.behaviour.log:
                 with self.behaviour.log.open("a") as file:
-                    file.write(json.dumps(body.get("input_ids")) + "\n")
+                    file.write(json.dumps(body.get("input_ids", body.get("prompt"))) + "\n")
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             fault = self.behaviour.faults.get(number)
@@ -251,30 +255,60 @@ class _Socket(ThreadingHTTPServer):
     request_queue_size = 128
 
 
+class Plumbing(BaseHTTPRequestHandler):
+    """Answers, whole or as events."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+    def stream(self, events: Iterator[dict[str, Any]], fault: str | None) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(events):
+            if fault in ("drop", "die") and number == 2:
+                self.close_connection = True
+                return
+            if fault == "error_event" and number == 1:
+                event = {"error": {"message": "the scheduler hit an exception"}}
+            self.chunk(f"data: {json.dumps(event)}\n\n")
+        self.chunk("data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def chunk(self, text: str) -> None:
+        data = text.encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def send(self, status: int, text: str) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
 def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
+    class Handler(Plumbing):
         def do_GET(self) -> None:
             if server.dead:
                 self.close_connection = True
             elif server.refuses(self.path, self.headers.get("authorization")):
                 self._unauthorised()
             elif self.path == "/health" and server.behaviour.health:
-                self._send(200 if server.healthy() else 503, "")
+                self.send(200 if server.healthy() else 503, "")
             elif self.path == "/server_info" and server.behaviour.server_info:
-                self._send(200, json.dumps(server.info()))
+                self.send(200, json.dumps(server.info()))
             elif self.path == "/v1/models":
                 entry = {"id": "fake-id", "max_model_len": server.behaviour.max_model_len}
-                self._send(200, json.dumps({"object": "list", "data": [entry]}))
+                self.send(200, json.dumps({"object": "list", "data": [entry]}))
             elif self.path == "/metrics":
-                self._send(200, server.metrics())
+                self.send(200, server.metrics())
             else:
-                self._send(404, "not found")
+                self.send(404, "not found")
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -284,7 +318,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self._unauthorised()
             elif self.path.startswith("/flush_cache"):
                 done = server.flush() if server.behaviour.server_info else None
-                self._send(
+                self.send(
                     404 if done is None else 200 if done else 400,
                     "Cache flushed." if done else server.behaviour.flush_text,
                 )
@@ -292,51 +326,25 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 asked = json.loads(body)
                 if asked.get("return_logprob"):
                     top = [[-0.1 * i, i, None] for i in range(asked["top_logprobs_num"])]
-                    self._send(200, json.dumps({"meta_info": {"output_top_logprobs": [top]}}))
+                    self.send(200, json.dumps({"meta_info": {"output_top_logprobs": [top]}}))
                 else:
                     self._generation(asked, lambda events: events)
             elif self.path == "/v1/chat/completions":
                 self._generation(json.loads(body), lambda events: _as_chat(events, server.behaviour))
             else:
-                self._send(404, "not found")
+                self.send(404, "not found")
 
         def _unauthorised(self) -> None:
             said = self.headers.get("authorization") if server.behaviour.repeats_key else "Unauthorized"
-            self._send(401, json.dumps({"error": said}))
+            self.send(401, json.dumps({"error": said}))
 
         def _generation(self, body: dict[str, Any], form: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
             fault = server.begin(body)
             if fault == "overloaded":
                 server.end()
-                self._send(503, "the queue is full")
+                self.send(503, "the queue is full")
                 return
-            self._stream(form(server.answer(*_asked(body), fault)), fault)
-
-        def _stream(self, events: Iterator[dict[str, Any]], fault: str | None) -> None:
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            for number, event in enumerate(events):
-                if fault in ("drop", "die") and number == 2:
-                    self.close_connection = True
-                    return
-                if fault == "error_event" and number == 1:
-                    event = {"error": {"message": "the scheduler hit an exception"}}
-                self._chunk(f"data: {json.dumps(event)}\n\n")
-            self._chunk("data: [DONE]\n\n")
-            self.wfile.write(b"0\r\n\r\n")
-
-        def _chunk(self, text: str) -> None:
-            data = text.encode()
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-        def _send(self, status: int, text: str) -> None:
-            data = text.encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.stream(form(server.answer(*_asked(body), fault)), fault)
 
     return Handler
 
@@ -378,7 +386,7 @@ def _text(ids: list[int]) -> str:
     return "".join(f"t{token} " for token in ids)
 
 
-def _common(a: list[int], b: list[int]) -> int:
+def common(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

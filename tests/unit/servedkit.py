@@ -12,28 +12,31 @@ from typing import Any
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.rows import CLOCK_FIELDS, TurnRow
-from agentbench_spec.serving.sglang import ServedRun, run_served
+from agentbench_spec.serving.served_run import ServedRun, run_served
 
 FAKE = Path(__file__).parents[1] / "sglang_fake" / "fake_server.py"
-sys.path.insert(0, str(FAKE.parent))
+FAKE_VLLM = Path(__file__).parents[1] / "vllm_fake" / "fake_vllm.py"
+sys.path[:0] = [str(FAKE.parent), str(FAKE_VLLM.parent)]
 
 from fake_server import Behaviour, FakeServer  # noqa: E402
+from fake_vllm import FakeVLLM, VLLMBehaviour  # noqa: E402
 
-__all__ = ["Behaviour", "FakeServer"]
+__all__ = ["Behaviour", "FakeServer", "FakeVLLM", "VLLMBehaviour"]
 
 EAGLE3 = {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 4}
 
 
-def settings(model: Path, rollouts: Path, *urls: str, **more: Any) -> RunConfig:
+def settings(model: Path, rollouts: Path, *urls: str, backend: str = "sglang", **more: Any) -> RunConfig:
+    """Settings of a run; names in `more` have "__" for a dot."""
     flags = {
-        "backend": "sglang",
+        "backend": backend,
         "target.source": str(model),
         "workload.name": str(rollouts),
         "decode.max_new_tokens": 12,
-        "sglang.base_urls": list(urls) or None,
-        "sglang.warm_up_rollouts": 0,
-        "sglang.start_timeout_s": 20.0,
-        "sglang.request_timeout_s": 20.0,
+        f"{backend}.base_urls": list(urls) or None,
+        f"{backend}.warm_up_rollouts": 0,
+        f"{backend}.start_timeout_s": 20.0,
+        f"{backend}.request_timeout_s": 20.0,
         **{name.replace("__", "."): value for name, value in more.items()},
     }
     return load_config(flags=flags)

@@ -64,7 +64,7 @@ REFUSED = {
     "run --target ./no/such": "no such folder",
     "run --resume --out no/such": "no/such holds no run",
     "run --out taken": "taken already holds a run",
-    "run --backend sglng": "expected engine or sglang",
+    "run --backend sglng": "expected engine, sglang, vllm or openai",
     "run --backend engine --base-url http://127.0.0.1:1": "--backend engine takes neither --base-url nor --launch",
     "run --backend engine --launch": "--backend engine takes neither --base-url nor --launch",
     "run --concurrency 2": "--concurrency is for servers",

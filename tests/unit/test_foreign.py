@@ -15,8 +15,8 @@ from servedkit import FakeServer
 from agentbench_spec.errors import AgentBenchError
 from agentbench_spec.messages import Message
 from agentbench_spec.serving.bodies import Ask
-from agentbench_spec.serving.client import Client
-from agentbench_spec.serving.prometheus import counters
+from agentbench_spec.serving.engines import engine_of
+from agentbench_spec.serving.engines.sglang_client import SGLangClient as Client
 
 KEY = "hush-4f21"
 BODIES = {
@@ -92,6 +92,7 @@ def test_a_run_is_refused_at_once_in_one_line(kind: str, tiny: Path, rollouts: P
 
 def test_a_page_in_place_of_the_counters_is_none() -> None:
     """Fails if text that only looks like Prometheus stops a run that is over."""
+    counters = engine_of("sglang").counters
     assert counters("<html>sglang") == counters("sglang:num_requests_total many") == {}
     with answering("html") as url, Client(url) as client:
         assert counters(client.metrics() or "") == {}

@@ -28,8 +28,8 @@ from agentbench_spec.engine.verify import sound
 from agentbench_spec.errors import MeasurementError, NotFinite
 from agentbench_spec.results.tables import column_notes
 from agentbench_spec.results.verdict import not_finite
+from agentbench_spec.serving.engines.sglang_server import SGLangServer
 from agentbench_spec.serving.server_rows import fill_answer
-from agentbench_spec.serving.servers import Server as SGLang
 from agentbench_spec.serving.stream import Answer
 from agentbench_spec.testing import PlainDrafter, ScriptedDrafter, greedy_text, row_sampler, toy_target, toy_turns
 from agentbench_spec.train.features import greedy_choices
@@ -222,7 +222,7 @@ def test_the_load_probe_says_not_finite(poisoned: Path) -> None:
 def test_a_server_that_answers_one_token_is_flagged(ids: list[int], loops: bool) -> None:
     """Fails if a short turn of one token over and over, a broken server's answer, counts as text."""
     row, answer = make_row(), Answer(sent_at=0.0, output_ids=ids, completion_tokens=len(ids))
-    fill_answer(row, answer, SGLang("http://server"))
+    fill_answer(row, answer, SGLangServer("http://server"))
     assert row.degenerate is loops
 
 

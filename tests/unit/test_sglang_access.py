@@ -14,8 +14,8 @@ from servedkit import Behaviour, FakeServer, launching, served, settings
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.serving import access
-from agentbench_spec.serving.client import Client
-from agentbench_spec.serving.sglang import run_served
+from agentbench_spec.serving.engines.sglang_client import SGLangClient as Client
+from agentbench_spec.serving.served_run import run_served
 
 KEY = "hush-4f21"
 

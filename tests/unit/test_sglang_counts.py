@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.serving.counts import SpecCounts, broken_identities, expected_reuse, spec_counts, token_gaps_s
+from agentbench_spec.serving.counts import token_gaps_s
+from agentbench_spec.serving.engines.sglang import SGLang
+from agentbench_spec.serving.engines.sglang_client import add_chat, add_generate
+from agentbench_spec.serving.engines.sglang_counts import SpecCounts, broken_identities, expected_reuse, spec_counts
 from agentbench_spec.serving.kvcost import by_capacity, by_log, kv_bytes_per_token
-from agentbench_spec.serving.prometheus import counters, cross_check, difference
-from agentbench_spec.serving.stream import Answer, RequestFailed, add_chat, add_generate, events
+from agentbench_spec.serving.prometheus import difference
+from agentbench_spec.serving.stream import Answer, RequestFailed, events
 
 ROUNDS = st.lists(st.integers(0, 5), min_size=1, max_size=30)
 
@@ -140,7 +143,7 @@ def test_counters_sum_labels_and_leave_gauges() -> None:
         'sglang:cached_tokens_total{cache_source="host"} 4.0\nsglang:spec_accept_length{a="b"} 9\n'
         "sglang:num_requests_total 2.0\n"
     )
-    assert counters(text) == {"cached_tokens_total": 7, "num_requests_total": 2}
+    assert SGLang().counters(text) == {"cached_tokens_total": 7, "num_requests_total": 2}
 
 
 def test_totals_of_the_server_are_marked_and_foreign_traffic_shows() -> None:
@@ -149,7 +152,7 @@ def test_totals_of_the_server_are_marked_and_foreign_traffic_shows() -> None:
         [{"num_requests_total": 5.0}],
         [{"num_requests_total": 15.0, "generation_tokens_total": 52.0, "spec_verify_calls_total": 21.0}],
     )
-    check = cross_check(grown, [])
+    check = SGLang().cross_check(grown, [])
     assert (check.scope, check.tau_emitted, check.own_tau_emitted) == ("server", 2.0, None)
     assert len(check.disagreements) == 3
 

@@ -20,7 +20,7 @@ from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, ended, free_port, lau
 
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError, MeasurementError
-from agentbench_spec.serving import launch
+from agentbench_spec.serving.engines import engine_of
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_killed_client_leaves_no_server(
     config = launching(model, rollouts, pids, "--fake-step-s", "0.2")
     code = (
         "import sys, json; from pathlib import Path; from agentbench_spec.config import RunConfig\n"
-        "from agentbench_spec.serving.sglang import run_served\n"
+        "from agentbench_spec.serving.served_run import run_served\n"
         "run_served(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), environ={})"
     )
     command = [sys.executable, "-c", code, config.model_dump_json(), str(folder)]
@@ -214,7 +214,7 @@ def test_signalled_supervisor_ends_its_server_first(tmp_path: Path, number: sign
 def test_drafters_that_cannot_be_launched(given: str, options: dict[str, Any], why: str) -> None:
     """Refused before a minute is spent on loading the target."""
     with pytest.raises(ConfigError, match=why):
-        launch.launchable(given, options)
+        engine_of("sglang").launchable(given, options)
 
 
 def test_options_become_flags() -> None:
@@ -222,8 +222,8 @@ def test_options_become_flags() -> None:
     config = load_config(
         flags={"backend": "sglang", "sglang.launch": True, "target.source": "m", "drafters": ["dlite=d"]}
     )
-    own = launch.launchable("dlite=d", {"num_draft_tokens": 8, "use_rejection_sampling": True})
-    words = launch.flags(own, config, 1)
+    own = engine_of("sglang").launchable("dlite=d", {"num_draft_tokens": 8, "use_rejection_sampling": True})
+    words = engine_of("sglang").flags(own, config, 1)
     assert words[-7:] == [
         *("--speculative-algorithm", "DLITE", "--speculative-draft-model-path", "d"),
         *("--speculative-num-draft-tokens", "8", "--speculative-use-rejection-sampling"),

@@ -18,7 +18,7 @@ from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.writer import RunWriter
 from agentbench_spec.serving.part import is_finished
-from agentbench_spec.serving.sglang import run_served
+from agentbench_spec.serving.served_run import run_served
 
 
 @pytest.fixture

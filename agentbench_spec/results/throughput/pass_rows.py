@@ -76,7 +76,8 @@ class ThroughputRow:
     """(emitted, emitted_raw, rounds) of each rollout."""
     outputs: dict[str, str] = field(default_factory=dict)
     """Digest of each turn's output."""
-    backend: Literal["engine", "sglang"] = "engine"
+    backend: str = "engine"
+    """engine, or the serving engine."""
     servers: int | None = None
     """Servers that shared the rollouts, each at this concurrency; None: our own engine."""
     served_s: float | None = None
@@ -100,7 +101,7 @@ class ThroughputRow:
         """
         if self.clock == "attribution":
             return None
-        if self.backend == "sglang":
+        if self.backend != "engine":
             return self.output_tokens / self.served_s if self.output_tokens and self.served_s else None
         return self.full_emitted / self.full_s if self.full_emitted and self.full_s else None
 

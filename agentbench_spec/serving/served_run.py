@@ -1,4 +1,4 @@
-"""`run --backend sglang`: the same rollouts and the same rows, decoded by SGLang servers.
+"""`run --backend sglang`, or another serving engine: the same rollouts and the same rows, decoded by its servers.
 
 Each drafter is a **part**: a run folder of its own under `parts/`, measured on the servers that have this drafter. When
 all parts are complete their rows are paired turn by turn and written as one run. A killed run is resumed part by part
@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentbench_spec.config import RunConfig
+from agentbench_spec.config.backends import SERVED
 from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import read_run
@@ -28,8 +29,10 @@ from agentbench_spec.runs.setup import Tell
 from agentbench_spec.runs.source import Source, read_source
 from agentbench_spec.serving import access, part
 from agentbench_spec.serving.access import Connect
+from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.kvcost import Cost
-from agentbench_spec.serving.launch import Launchable, launchables, launched
+from agentbench_spec.serving.launch import launchables, launched
+from agentbench_spec.serving.launchable import Launchable
 from agentbench_spec.serving.paired_rows import pair_parts, read_margins
 from agentbench_spec.serving.refusals import refuse_settings, refuse_unequal
 from agentbench_spec.serving.servers import Server, draft_config
@@ -90,7 +93,7 @@ def run_served(
     environ: Mapping[str, str] | None = None,
     tell: Tell = lambda line: None,
 ) -> ServedRun:
-    """Replay the configured rollouts through SGLang servers and write the run folder.
+    """Replay the configured rollouts through the servers of `config.backend` and write the run folder.
 
     api_key: for the servers; None: the environment's OPENAI_API_KEY. Raises ConfigError for settings or servers that
     cannot be used, MeasurementError if all servers died (resume then) or the numbers are void.
@@ -144,8 +147,8 @@ def measure(
 ) -> part.PartResult:
     """What is missing of one drafter's part, on servers that are up. Raises as `measure_part` does."""
     if baseline is not None:
-        refuse_unequal(baseline.resolved, servers[0].resolved(), name)
-    drafts = draft_config(servers[0], job.config.sglang.draft_config)
+        refuse_unequal(baseline.resolved, servers[0].resolved(), name, servers[0].equal)
+    drafts = draft_config(servers[0], job.config.servers.draft_config)
     name_in_rows, rollouts = job.source.name, job.source.rollouts
     return part.measure_part(
         job.config, name_in_rows, rollouts, servers, connect, drafts, folder, job.manifest, baseline
@@ -185,7 +188,10 @@ def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     A target and drafters that were not given are left out: the servers name theirs.
     """
     settings = config.model_dump(mode="json")
-    reach = {name: settings["sglang"].pop(name) for name in sorted(_TRANSPORT)}
+    for other in SERVED:
+        if other != config.backend:
+            settings.pop(other, None)
+    reach = {name: settings[config.backend].pop(name) for name in sorted(_TRANSPORT)}
     if config.named_target is None:
         del settings["target"]["source"]
     if "drafters" not in config.model_fields_set:
@@ -195,7 +201,7 @@ def settings_of(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def stages(config: RunConfig, folder: Path, connect: Connect) -> Iterator[Stage]:
     """The drafters of a run in order, the baseline first."""
-    if config.sglang.launch:
+    if config.servers.launch:
         for drafter in launchables(config):
             yield Stage(drafter.name, _launching(drafter, config, folder, connect), launches=True)
         return
@@ -206,29 +212,40 @@ def stages(config: RunConfig, folder: Path, connect: Connect) -> Iterator[Stage]
 @contextmanager
 def _launching(drafter: Launchable, config: RunConfig, folder: Path, connect: Connect) -> Iterator[list[Server]]:
     with launched(drafter, config, log_of(folder, drafter.name)) as base_url:
-        yield [describe(base_url, config, connect)]
+        server = describe(base_url, config, connect)
+        yield [server if server.told else replace(server, label=drafter.name)]
 
 
 def describe_all(config: RunConfig, connect: Connect) -> list[Server]:
-    """Every server named by URL, once it is ready."""
-    return [describe(base_url, config, connect) for base_url in dict.fromkeys(config.sglang.base_urls)]
+    """Every server named by URL, once it is ready. Raises ConfigError if one tells nothing and has no label."""
+    servers = [describe(base_url, config, connect) for base_url in dict.fromkeys(config.servers.base_urls)]
+    untold = [server for server in servers if server.told is None]
+    if not untold:
+        return servers
+    labels = dict(zip((server.base_url for server in untold), _labels(config, untold), strict=True))
+    return [replace(server, label=labels.get(server.base_url)) for server in servers]
+
+
+def _labels(config: RunConfig, untold: Sequence[Server]) -> Sequence[str]:
+    """The drafters' names of servers that do not tell theirs: one for all, or as many as there are, in order."""
+    given = config.drafters if "drafters" in config.model_fields_set else ()
+    named = [name.partition("=")[0] for name in given]
+    for names in (named, [name for name in named if name != BASELINE]):
+        if len(names) == 1:
+            return [names[0]] * len(untold)
+        if len(names) == len(untold):
+            return names
+    raise ConfigError(
+        f"{untold[0].base_url} does not say what drafts in it; name its drafter: --drafter NAME, once for all such "
+        "servers or once for each in the order of their URLs"
+    )
 
 
 def describe(base_url: str, config: RunConfig, connect: Connect) -> Server:
-    """One server's description of itself.
-
-    Raises ConfigError if it is not there, not ready, wants another key, or tells nothing and has no label.
-    """
+    """One server's description of itself. Raises ConfigError if it is not there, not ready, or wants another key."""
     with connect(base_url) as client:
-        client.wait_ready(config.sglang.start_timeout_s, grace_s=config.sglang.refused_grace_s)
-        info, model = client.server_info(), client.model()
-    if info is not None:
-        return Server(client.base_url, info, model=model)
-    if "drafters" not in config.model_fields_set or len(config.drafters) != 1:
-        raise ConfigError(
-            f"{base_url} does not say what it is (/server_info is missing); name its drafter: --drafter NAME"
-        )
-    return Server(client.base_url, label=config.drafters[0], model=model)
+        client.wait_ready(config.servers.start_timeout_s, grace_s=config.servers.refused_grace_s)
+        return engine_of(config.backend).describe(client)
 
 
 def by_drafter(servers: Sequence[Server]) -> dict[str, list[Server]]:

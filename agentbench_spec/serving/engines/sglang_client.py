@@ -1,0 +1,151 @@
+"""SGLang's own routes: token ids in and out, acceptance details, a flush that is seen to happen."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import httpx
+
+from agentbench_spec.config.backends import Backend
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.serving import stream
+from agentbench_spec.serving.bodies import Ask
+from agentbench_spec.serving.client import JSON, MOST_OF_A_PAGE, Client
+from agentbench_spec.serving.foreign import object_of, refuse_page, refuse_redirect
+from agentbench_spec.serving.stream import Answer
+
+
+def sampling_params(ask: Ask) -> dict[str, Any]:
+    """The native route's sampling parameters."""
+    sampling = ask.sampling
+    params: dict[str, Any] = {"max_new_tokens": ask.max_new_tokens, "temperature": sampling.temperature}
+    if not sampling.greedy:
+        params |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
+    if ask.stop_ids:
+        params["stop_token_ids"] = list(ask.stop_ids)
+    return params
+
+
+def add_generate(answer: Answer, event: dict[str, Any], at: float) -> None:
+    """Take in one event of the native route: text so far, ids so far or new ones, and running totals."""
+    told = {name: value for name, value in (event.get("meta_info") or {}).items() if value is not None}
+    answer.details |= told
+    before, now = answer.completion_tokens or 0, int(told.get("completion_tokens", answer.completion_tokens or 0))
+    answer.text = event.get("text") or answer.text
+    answer.output_ids = _joined(answer.output_ids, event.get("output_ids"), now)
+    if now > before:
+        answer.chunk_at.append(at)
+        answer.chunk_tokens = [*(answer.chunk_tokens or ()), now - before]
+    answer.completion_tokens = now
+    answer.prompt_tokens = told.get("prompt_tokens", answer.prompt_tokens)
+    answer.cached_tokens = told.get("cached_tokens", answer.cached_tokens)
+    if finish := told.get("finish_reason"):
+        answer.finish, answer.finish_message = _finish(finish)
+
+
+def _joined(known: list[int] | None, given: list[int] | None, total: int) -> list[int] | None:
+    """All ids so far; servers send either all of them or the new ones, and the running total tells which."""
+    if given is None or len(given) >= total:
+        return known if given is None else list(given)
+    return [*(known or ()), *given]
+
+
+def _finish(finish: Any) -> tuple[str, str | None]:
+    if isinstance(finish, dict):
+        return str(finish.get("type")), finish.get("message")
+    return str(finish), None
+
+
+def add_chat(answer: Answer, event: dict[str, Any], at: float) -> None:
+    """As any chat route's event; acceptance details come in a late block of their own."""
+    stream.add_chat(answer, event, at)
+    for extra in _as_list(event.get("sglext")):
+        answer.details |= {k: v for k, v in (extra.get("spec_tokens_details") or {}).items() if v is not None}
+        where = extra.get("cached_tokens_details")
+        if where and answer.cached_tokens is None:
+            answer.cached_tokens = sum(n for n in where.values() if isinstance(n, int))
+
+
+def _as_list(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+class SGLangClient(Client):
+    """One SGLang server."""
+
+    backend: ClassVar[Backend] = "sglang"
+    chat_extras: ClassVar[Mapping[str, Any]] = {
+        "return_spec_tokens_details": True,
+        "return_cached_tokens_details": True,
+    }
+    add_chat = staticmethod(add_chat)
+
+    def generate(self, input_ids: Sequence[int], ask: Ask, model: str = "") -> Answer:
+        """The native route, which needs no name of a model. Raises RequestFailed."""
+        body = {"input_ids": list(input_ids), "sampling_params": sampling_params(ask), "stream": True}
+        return self._stream("/generate", body, add_generate, ask)
+
+    def server_info(self) -> dict[str, Any] | None:
+        """The server's resolved arguments and internal states; None if it has no such route."""
+        for path in ("/server_info", "/get_server_info"):
+            with self._asking(path):
+                response = self._http.get(path)
+                self._refuse_unauthorised(path, response)
+                refuse_redirect(response)
+                if response.status_code == httpx.codes.OK:
+                    return object_of(response, self._said(response, MOST_OF_A_PAGE), "model_path", "internal_states")
+                if response.status_code != httpx.codes.NOT_FOUND:
+                    raise ConfigError(f"{self.base_url}{path} answers {response.status_code}: {self._said(response)}")
+        return None
+
+    def flush(self, *, tries: int = 5, pause_s: float = 1.0) -> bool:
+        """Empty prefix cache, draft state and acceptance counters, and see that it happened.
+
+        False if the server has no such route. Raises MeasurementError if it refuses: it does so while it is busy.
+        """
+        for attempt in range(tries):
+            with self._asking("/flush_cache"):
+                response = self._http.post("/flush_cache", params={"timeout": 30})
+            self._refuse_unauthorised("/flush_cache", response)
+            if response.status_code != httpx.codes.NOT_FOUND:
+                refuse_page(response, self._said(response))
+            if response.status_code == httpx.codes.OK:
+                return True
+            if response.status_code == httpx.codes.NOT_FOUND:
+                return False
+            if attempt + 1 < tries:
+                time.sleep(pause_s)
+        raise MeasurementError(
+            f"{self.base_url} does not flush its cache ({self._said(response)}); another client may be "
+            "using it: measure on a server of your own"
+        )
+
+    def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:
+        """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told.
+
+        A token below the `depth` likeliest counts as the last of them: the gap is then a lower bound.
+        """
+        body = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+            "return_logprob": True,
+            "top_logprobs_num": depth,
+        }
+        try:
+            response = self._http.post("/generate", content=json.dumps(body).encode(), headers=JSON)
+            self._refuse_unauthorised("/generate", response)
+            listed = response.json()["meta_info"]["output_top_logprobs"][0]
+            known = {int(entry[1]): float(entry[0]) for entry in listed}
+            least = min(known.values())
+            return max(known.values()) - min(known.get(one, least), known.get(other, least))
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
+            return None
+
+    def _which_key(self, path: str) -> str:
+        flushes = path.startswith("/flush_cache")
+        return " (a server with --admin-api-key takes only that one here)" if flushes else ""
