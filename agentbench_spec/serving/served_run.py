@@ -213,7 +213,9 @@ def stages(config: RunConfig, folder: Path, connect: Connect) -> Iterator[Stage]
 def _launching(drafter: Launchable, config: RunConfig, folder: Path, connect: Connect) -> Iterator[list[Server]]:
     with launched(drafter, config, log_of(folder, drafter.name)) as base_url:
         server = describe(base_url, config, connect)
-        yield [server if server.told else replace(server, label=drafter.name)]
+        if drafter.algorithm and server.told == BASELINE:
+            raise ConfigError(f"{base_url}: launched for {drafter.name}, and the server says that nothing drafts in it")
+        yield [replace(server, label=drafter.name)]
 
 
 def describe_all(config: RunConfig, connect: Connect) -> list[Server]:

@@ -186,10 +186,10 @@ def test_launch_starts_measures_and_ends_a_server_per_drafter(model: Path, rollo
     """Equal limits, one scheduling for all, reports on, caches emptied; no server is left behind."""
     pids = tmp_path / "pids"
     config = launching(
-        model, rollouts, pids, drafters=["ngram"], workload__limit=2, vllm__warm_up_rollouts=1, decode__k=4
+        model, rollouts, pids, drafters=["ngram", "pard=d"], workload__limit=2, vllm__warm_up_rollouts=1, decode__k=4
     )
     done = served(config, tmp_path / "run")
-    assert {row.drafter for row in done.rows} == {"none", "ngram"} and len(pids.read_text().split()) == 2
+    assert {row.drafter for row in done.rows} == {"none", "ngram", "pard"} and len(pids.read_text().split()) == 3
     assert ended(pids) and all(row.status == "ok" for row in done.rows)
     assert of(done, "ngram")[0].tau == 11 / 7 and of(done, "ngram")[0].reused_tokens == 0
     logs = {name: (tmp_path / "run" / f"server-{name}.log").read_text() for name in ("none", "ngram")}
