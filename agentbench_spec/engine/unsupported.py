@@ -31,7 +31,7 @@ def refuse_unsupported(config: PretrainedConfig) -> None:
     except ValueError:
         text = config
     reasons = [reason for check in _CHECKS if (reason := check(text))]
-    if type(text) is not type(config):
+    if type(text) is not type(config) and getattr(_causal_class(config), "config_class", None) is not type(text):
         reasons.append("its language model is part of a larger one; save that part by itself to make it a target")
     if reasons := reasons or _module_reasons(text):
         raise ConfigError(

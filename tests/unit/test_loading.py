@@ -60,10 +60,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Mistral", {"sliding_window": 16}),
         ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
         ("Gemma3Text", {}),
+        ("Llama4", {"text_config": {**TINY, "layer_types": ["full_attention"] * 2}}),
     ],
 )
 def test_causal_attention_is_accepted(name: str, options: dict[str, Any]) -> None:
-    """Fails if a supported family is refused, as for a window that is off, or longer or shorter than the context."""
+    """Fails if a supported family is refused, as for a window, or for sizes that stand in a part of its config."""
     refuse_unsupported(config(name, **options))
 
 
