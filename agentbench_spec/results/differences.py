@@ -175,14 +175,16 @@ def clusters_needed(
 
 
 def _needed(ratio: float, power: float, level: float) -> int:
-    """Least n at which a t test with n - 1 degrees of freedom sees an effect `ratio` times smaller than the spread."""
+    """Least n at which an interval excludes an effect `ratio` times smaller than the spread, with the given power."""
     from scipy.special import ndtri, stdtrit
 
     z = float(ndtri((1 + level) / 2) + ndtri(power))
     count = max(2, math.ceil((z * ratio) ** 2))
-    while float(stdtrit(count - 1, (1 + level) / 2) + stdtrit(count - 1, power)) * ratio > math.sqrt(count):
+    while True:
+        df = min(count - 1, (count + 1) / 2)  # what the intervals of normal contributions have on average
+        if float(stdtrit(df, (1 + level) / 2) + stdtrit(df, power)) * ratio <= math.sqrt(count):
+            return count
         count += 1
-    return count
 
 
 def too_few(clusters: int) -> str:

@@ -27,6 +27,8 @@ FEW_CLUSTERS = 5
 """Below this many clusters an interval rests on the assumption that they are alike, and compare gives no verdict."""
 _ROUNDING = 1e-11
 """A standard error of a logarithm below this is rounding, and none."""
+_ALIKE = 1.5
+"""Alike clusters for each one that the standard error rests on: of three it always rests on two."""
 _WIDEST = 100.0
 """An interval of more than a factor e^100 either way is none."""
 
@@ -41,7 +43,7 @@ class Interval:
     clusters: int
     """Rollouts, or scenarios that several rollouts share, left out one at a time."""
     df: float
-    """Degrees of freedom: the effective number of clusters less one."""
+    """Degrees of freedom: the effective number of clusters, by size or by spread, less one."""
     note: str | None = None
     """Why the interval should be read with care; None if nothing is known against it."""
 
@@ -135,16 +137,23 @@ def _interval(whole: float, without: Array, weights: Array, level: float) -> Int
     if not (np.isfinite(without) & (without > 0)).all() or not (math.isfinite(whole) and whole > 0):
         return None
     logs = np.log(without)
-    error = math.sqrt((count - 1) / count * float(((logs - logs.mean()) ** 2).sum()))
-    # clusters differ in size: Kish's effective number, of which one degree of freedom goes to the mean
-    effective = float(weights.sum() ** 2 / (weights**2).sum())
-    df = min(max(effective - 1, 1.0), count - 1.0)
+    squares = (logs - logs.mean()) ** 2
+    error = math.sqrt((count - 1) / count * float(squares.sum()))
+    effective = _effective(weights)
+    if error > _ROUNDING:
+        effective = min(effective, _ALIKE * max(2.0, _effective(squares)))
+    df = min(max(effective - 1, 1.0), count - 1.0)  # one degree goes to the mean
     half = _factor(df, level) * error if error > _ROUNDING else 0.0
     if half > _WIDEST:
         return None
     few = f"only {count} independent rollouts: its ends lie {_factor(count - 1, level):.1f} standard errors off or more"
     note = few if count < FEW_CLUSTERS else None
     return Interval(whole * math.exp(-half), whole * math.exp(half), level, count, df, note)
+
+
+def _effective(weights: Array) -> float:
+    """Kish's number of clusters of one weight that are worth these."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def _factor(df: float, level: float) -> float:

@@ -146,8 +146,8 @@ def test_power_is_said_of_tau() -> None:
     assert any("2 independent rollouts are too few to tell how many it takes" in note for note in table(few).notes)
     many = [replace(row, rollouts={str(i): (20, 21, 3 if i % 2 else 1) for i in range(10)}) for row in rows()]
     (note,) = [note for note in table(many).notes if "80 % power" in note]
-    # relative to the means the rounds are 1.5 and 0.5: spread 0.527, and (2.8016 x 0.527 / 0.05)^2 = 872; by t 875
-    assert note.startswith("875 (") and note.endswith("there are 10")
+    # relative to the means the rounds are 1.5 and 0.5: spread 0.527, and (2.8016 x 0.527 / 0.05)^2 = 872; by t 876
+    assert note.startswith("876 (") and note.endswith("there are 10")
 
 
 def test_failed_passes_lost_turns_and_other_outputs_are_said() -> None:
