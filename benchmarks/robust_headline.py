@@ -1,12 +1,14 @@
 """How far planted stalls move a speed-up, by estimator: rows of a recorded run, its clocks drawn anew.
 
-usage: python benchmarks/robust_headline.py [--run results/recorded/bfcl-v3-smollm2-135m] [--repeats 100]
+usage: python benchmarks/robust_headline.py [--run results/recorded/bfcl-v3-smollm2-135m] [--repeats 12]
 
 Every round takes its drafter's recorded step at that context, more for a wider verify, times noise of a round (4 %) and
 of a turn (3 %). Then stalls are planted: in 10 % of all (turn, drafter) cells every round, or a run of half of them,
 takes 10 to 50 times as long; or one round in ten, anywhere, takes 15 times as long (a third process on two cores); or
 the machine is three times slower, for everyone, in half of the run.
 Printed is how far the speed-up moves from the same clocks without stalls: median and worst over drafters and repeats.
+The last rows are the product's estimator on rows that know less: rounds not timed, as in older runs; a chunk a round,
+as a server sends them; neither rounds nor chunks, as of a server that counts for all its requests together.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from agentbench_spec.results.costs import Pair, paired
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE, by_drafter
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.steady import steady_decode_s
+from agentbench_spec.results.steady import FAR_ABOVE, steady_decode_s
 
 Estimator = Callable[[Sequence[TurnRow]], Sequence[float]]
 """Rows of plain decoding, then as many of one drafter -> decode seconds of each."""
@@ -59,10 +61,25 @@ def trimmed(rows: Sequence[TurnRow], share: float = 0.1) -> list[float]:
     return [float(step * (row.rounds or 1)) for step, row in zip(steps, rows, strict=True)]
 
 
-def steady(rows: Sequence[TurnRow], far_above: float, *, by_round: bool = True) -> list[float]:
-    """The product's: rounds (or whole turns) far above their like take the median of their like."""
-    rows = rows if by_round else [replace(row, round_s=None) for row in rows]
-    return [s or 0.0 for s in steady_decode_s(rows, far_above=far_above)]
+def steady(rows: Sequence[TurnRow], far_above: float, seen: Callable[[TurnRow], TurnRow] | None = None) -> list[float]:
+    """The product's: rounds (or whole turns) far above their like take the time of their like."""
+    return [s or 0.0 for s in steady_decode_s([seen(row) for row in rows] if seen else rows, far_above=far_above)]
+
+
+def not_timed(row: TurnRow) -> TurnRow:
+    """The row as an older run has it."""
+    return replace(row, round_s=None)
+
+
+def chunks(row: TurnRow) -> TurnRow:
+    """The row as a client sees it."""
+    return replace(row, backend="sglang", concurrency=1, proposed_lengths=None, round_s=None, chunk_gaps_s=row.round_s)
+
+
+def unknown(row: TurnRow) -> TurnRow:
+    """The row as a client sees it that is told nothing of a drafter's rounds."""
+    seen = replace(chunks(row), chunk_gaps_s=None)
+    return seen if row.drafter == BASELINE else replace(seen, rounds=None)
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -72,7 +89,9 @@ ESTIMATORS: dict[str, Estimator] = {
     "far above 1.5": partial(steady, far_above=1.5),
     "far above 2": partial(steady, far_above=2.0),
     "far above 3": partial(steady, far_above=3.0),
-    "rounds not timed": partial(steady, far_above=2.0, by_round=False),
+    "rounds not timed": partial(steady, far_above=FAR_ABOVE, seen=not_timed),
+    "served, chunks": partial(steady, far_above=FAR_ABOVE, seen=chunks),
+    "rounds unknown": partial(steady, far_above=FAR_ABOVE, seen=unknown),
 }
 
 
@@ -135,7 +154,7 @@ def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[fl
         hit = slower_half(rows, cells) if kind == "slow half" else stall(kind, cells, rng)
         noisy = quiet if kind == "none" else timed(rows, hit)
         for drafter in (name for name in by_drafter(rows) if name != BASELINE):
-            calm, busy = (paired(own, drafter, as_timed=True) for own in (quiet, noisy))
+            calm, busy = (paired(own, drafter) for own in (quiet, noisy))
             for name, estimator in ESTIMATORS.items():
                 against = pooled(calm, sums if kind == "none" else estimator)
                 found[name].append(100 * abs(pooled(busy, estimator) / against - 1))
@@ -146,7 +165,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("results/recorded/bfcl-v3-smollm2-135m"))
-    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=12)
     options = parser.parse_args()
     rows = read_run(options.run)[1]
     print(f"{'median % (worst %)':18}" + "".join(f"{kind:>20}" for kind in KINDS))

@@ -17,14 +17,14 @@ from agentbench_spec.plugins import load_workload
 from agentbench_spec.results import metrics
 from agentbench_spec.results.costs import paired, speedup
 from agentbench_spec.results.folder import read_run
-from agentbench_spec.results.intervals import speedup_interval
+from agentbench_spec.results.intervals import speedup_intervals
 from agentbench_spec.results.rows import TurnRow
 
 
 def line(name: str, drafter: str, rows: Sequence[TurnRow]) -> str:
     """One drafter on one selection of turns."""
     pairs = paired(rows, drafter)
-    found, interval = speedup(pairs), speedup_interval(pairs)
+    found, interval = speedup(pairs), speedup_intervals(pairs).pooled
     own = [row for _, row in pairs]
     bounds = f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-"
     same = sum(bool(row.identical) for row in own)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from agentbench_spec.results.costs import paired, speedup
-from agentbench_spec.results.intervals import Interval, cluster_of, jackknife_interval, speedup_interval, spread_text
+from agentbench_spec.results.intervals import Interval, cluster_of, jackknife_interval, speedup_intervals, spread_text
 from agentbench_spec.results.metrics import AGAIN, by_drafter, counted, turn_of
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import steadied
@@ -50,7 +50,7 @@ def null_speedup(rows: Iterable[TurnRow]) -> Ratio | None:
     """Speed-up of a second plain drafter over the first; None if the run had none (`run --aa`)."""
     pairs = paired(rows, AGAIN)
     pooled = speedup(pairs).pooled
-    return None if pooled is None else Ratio(pooled, speedup_interval(pairs))
+    return None if pooled is None else Ratio(pooled, speedup_intervals(pairs).pooled)
 
 
 def place_effect(rows: Iterable[TurnRow]) -> Ratio | None:
@@ -113,15 +113,28 @@ def clock_warnings(rows: Sequence[TurnRow]) -> list[str]:
 
 def _moved(rows: Sequence[TurnRow]) -> Iterator[str]:
     for drafter in by_drafter(rows):
-        found = speedup(paired(rows, drafter), paired(rows, drafter, as_timed=True))
-        if found.pooled and found.as_timed and abs(math.log(found.pooled / found.as_timed)) > _NOTABLE:
+        pairs = paired(rows, drafter)
+        found = speedup(pairs)
+        if _notable(found.pooled, found.as_timed):
             yield (
                 f"{drafter}: rounds far above their like took much of the time; the plain ratio of sums, with them, is "
                 f"{found.as_timed:.2f}, the speed-up without {found.pooled:.2f}"
             )
+        if max((row.concurrency or 1 for pair in pairs for row in pair), default=1) > 1:
+            alone = speedup([(replace(base, concurrency=1), replace(row, concurrency=1)) for base, row in pairs])
+            if _notable(alone.pooled, found.pooled):
+                yield (
+                    f"{drafter}: its speed-up, {found.pooled:.2f}, is doubtful: rounds far above their like took much "
+                    "of the time, by other requests or by a stall, which cannot be told apart; without them it would "
+                    f"be {alone.pooled:.2f}"
+                )
 
 
 _NOTABLE = math.log(1.05)
+
+
+def _notable(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and abs(math.log(one / other)) > _NOTABLE
 
 
 def _text(ratio: Ratio) -> str:

@@ -7,7 +7,7 @@ Shares come from the attribution clock. Nothing is clipped: a drafter that slows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -17,6 +17,8 @@ from agentbench_spec.results.steady import steadied
 
 Pair = tuple[TurnRow, TurnRow]
 """The baseline's row and a drafter's row of one turn."""
+Parts = tuple[float, float, float, float]
+"""Baseline seconds, baseline tokens, drafter seconds, drafter tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,65 +36,62 @@ class Speedup:
     pairs: int
     """Turns the first three are taken over."""
     as_timed: float | None = None
-    """The plain ratio of sums of what the clock said, stalls and all; None if it was not asked for."""
+    """As pooled, of what the clock said, stalls and all."""
 
 
 def turn_speedup(baseline: TurnRow, row: TurnRow) -> float | None:
     """Baseline decode seconds per token over the drafter's on one turn; None if either emitted or measured nothing."""
-    parts = _decode_parts(baseline, row)
+    parts = decode_parts(baseline, row)
     return None if parts is None else (parts[0] / parts[1]) / (parts[2] / parts[3])
 
 
 def turn_speedup_e2e(baseline: TurnRow, row: TurnRow) -> float | None:
     """The same over prefill, ingest and decoding, per output token, the prefill token included."""
-    parts = _e2e_parts(baseline, row)
+    parts = e2e_parts(baseline, row)
     return None if parts is None else (parts[0] / parts[1]) / (parts[2] / parts[3])
 
 
-def paired(
-    rows: Iterable[TurnRow], drafter: str, *, include_degenerate: bool = False, as_timed: bool = False
-) -> list[Pair]:
-    """Turns that both the baseline and `drafter` decoded and that count for both, with steady seconds.
-
-    as_timed: with the seconds that the clock said, stalls and all.
-    """
+def paired(rows: Iterable[TurnRow], drafter: str, *, include_degenerate: bool = False) -> list[Pair]:
+    """Turns that both the baseline and `drafter` decoded and that count for both, as the clock timed them."""
     both = [row for row in rows if row.drafter in (BASELINE, drafter)]
     kept = counted(both, include_degenerate=include_degenerate)
-    kept = kept if as_timed else steadied(kept)
     baselines = {turn_of(row): row for row in kept if row.drafter == BASELINE}
     return [(baselines[turn_of(row)], row) for row in kept if row.drafter == drafter and turn_of(row) in baselines]
 
 
-def speedup(pairs: Sequence[Pair], as_timed: Sequence[Pair] = ()) -> Speedup:
-    """Speed-up over paired turns; turns that were not timed, or where either side emitted nothing, weigh nothing.
+def steady_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs as a quiet machine would have timed them; rows that nothing disturbed are the same objects."""
+    rows = steadied([row for pair in pairs for row in pair])
+    return list(zip(rows[::2], rows[1::2], strict=True))
 
-    as_timed: the same turns with the seconds that the clock said, see `paired`.
+
+def speedup(pairs: Sequence[Pair]) -> Speedup:
+    """Speed-up over paired turns, from steady seconds.
+
+    pairs: as the clock timed them. Turns that were not timed, or where either side emitted nothing, weigh nothing.
     """
-    decode = speedup_parts(pairs)
-    by_rollout: dict[object, list[tuple[float, ...]]] = {}
-    for cluster, own in decode:
-        by_rollout.setdefault(cluster, []).append(own)
+    steady = steady_pairs(pairs)
+    decode = _timed(steady, decode_parts)
+    by_rollout: dict[object, list[Parts]] = {}
+    for rollout, own in decode:
+        by_rollout.setdefault(rollout, []).append(own)
     each = [_of_sums(turns) for turns in by_rollout.values()]
     single = [_of_sums([own]) for _, own in decode]
-    end_to_end = [parts for _, parts in speedup_parts(pairs, e2e=True)]
+    end_to_end, as_timed = _timed(steady, e2e_parts), _timed(pairs, decode_parts)
     return Speedup(
         pooled=_of_sums([own for _, own in decode]) if decode else None,
         macro=fmean(each) if each else None,
         turn_mean=fmean(single) if single else None,
-        e2e=_of_sums(end_to_end) if end_to_end else None,
+        e2e=_of_sums([own for _, own in end_to_end]) if end_to_end else None,
         pairs=len(decode),
-        as_timed=_of_sums(plain) if (plain := [own for _, own in speedup_parts(as_timed)]) else None,
+        as_timed=_of_sums([own for _, own in as_timed]) if as_timed else None,
     )
 
 
-def speedup_parts(
-    pairs: Iterable[Pair], *, e2e: bool = False
-) -> list[tuple[tuple[str, str], tuple[float, float, float, float]]]:
-    """For each timed pair: its rollout, and (baseline s, baseline tokens, drafter s, drafter tokens).
-
-    e2e: with prefill and ingest in the seconds and the prefill token in the tokens.
-    """
-    parts_of = _e2e_parts if e2e else _decode_parts
+def _timed(
+    pairs: Iterable[Pair], parts_of: Callable[[TurnRow, TurnRow], Parts | None]
+) -> list[tuple[tuple[str, str], Parts]]:
+    """For each timed pair: its rollout, and its parts."""
     return [(rollout_of(row), parts) for base, row in pairs if (parts := parts_of(base, row))]
 
 
@@ -101,11 +100,13 @@ def _of_sums(parts: Sequence[Sequence[float]]) -> float:
     return (base_s / base_tokens) / (own_s / own_tokens)
 
 
-def _decode_parts(baseline: TurnRow, row: TurnRow) -> tuple[float, float, float, float] | None:
+def decode_parts(baseline: TurnRow, row: TurnRow) -> Parts | None:
+    """What a turn adds to a speed-up; None if it was not timed, or either side emitted nothing."""
     return _all_positive(baseline.decode_s, baseline.emitted, row.decode_s, row.emitted)
 
 
-def _e2e_parts(baseline: TurnRow, row: TurnRow) -> tuple[float, float, float, float] | None:
+def e2e_parts(baseline: TurnRow, row: TurnRow) -> Parts | None:
+    """The same with prefill and ingest in the seconds and the prefill token in the tokens."""
     return _all_positive(e2e_s(baseline), baseline.output_tokens, e2e_s(row), row.output_tokens)
 
 
@@ -122,9 +123,7 @@ def e2e_s(row: TurnRow) -> float | None:
     return row.prefill_s + ingest_s + row.decode_s
 
 
-def _all_positive(
-    a: float | None, b: float | None, c: float | None, d: float | None
-) -> tuple[float, float, float, float] | None:
+def _all_positive(a: float | None, b: float | None, c: float | None, d: float | None) -> Parts | None:
     return (a, b, c, d) if a and b and c and d else None
 
 

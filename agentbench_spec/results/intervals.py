@@ -7,17 +7,16 @@ Every figure with an interval is positive; all arithmetic is on its logarithm. C
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentbench_spec.results.costs import Pair, speedup_parts
+from agentbench_spec.results.costs import Pair, Parts, decode_parts, e2e_parts, steady_pairs
 from agentbench_spec.results.metrics import rollout_of
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.steady import steadied
 
 Array = NDArray[np.float64]
 _Cluster = TypeVar("_Cluster")
@@ -25,6 +24,8 @@ _Cluster = TypeVar("_Cluster")
 LEVEL = 0.95
 FEW_CLUSTERS = 5
 """Below this many clusters an interval rests on the assumption that they are alike, and compare gives no verdict."""
+_MOST_FITS = 20
+"""Clusters up to which what is like a stalled round is estimated anew without each; of more, one hardly changes it."""
 _ROUNDING = 1e-11
 """A standard error of a logarithm below this is rounding, and none."""
 _ALIKE = 1.5
@@ -208,44 +209,60 @@ def tau_interval(
     """Interval of τ; raw: of raw τ; macro: of the mean over rollouts instead of the pooled value."""
     if macro:
         turns = _tau_turns(rows, raw=raw)
-        return _macro_interval([(row, (tokens, rounds)) for row, tokens, rounds in turns], level)
+        clusters, addends = _macro_addends([(row, (tokens, rounds)) for row, tokens, rounds in turns])
+        return clustered_interval(addends, clusters, ratio_of_sums, level=level)
     return ratio_interval(tau_parts(rows, raw=raw), level=level)
 
 
-def speedup_interval(
-    pairs: Iterable[Pair], *, macro: bool = False, e2e: bool = False, level: float = LEVEL
-) -> Interval | None:
-    """Interval of the pooled decode speed-up over paired turns; macro: of the mean over rollouts; e2e: end to end."""
-    pairs = list(pairs)
-    timed = [(pair[1], parts) for pair in pairs for _, parts in speedup_parts([pair], e2e=e2e)]
-    if macro:
-        return _macro_interval(timed, level)
-    if not e2e and any(_mended(row) for pair in pairs for row in pair):
-        return _mended_interval(pairs, level)
-    clusters = [cluster_of(row) for row, _ in timed]
-    return clustered_interval([parts for _, parts in timed], clusters, ratio_of_sums, level=level)
+@dataclass(frozen=True, slots=True)
+class SpeedupIntervals:
+    """The interval of each figure of a `Speedup` that has one."""
+
+    pooled: Interval | None
+    macro: Interval | None
+    e2e: Interval | None
 
 
-def _mended(row: TurnRow) -> bool:
-    """True if the row's seconds are not the sum of its rounds: stalled ones took the time of their like."""
-    return bool(row.round_s and row.decode_s) and not math.isclose(
-        sum(row.round_s or ()), row.decode_s or 0, rel_tol=1e-6
+def speedup_intervals(pairs: Sequence[Pair], *, level: float = LEVEL) -> SpeedupIntervals:
+    """Intervals of the speed-up over paired turns; pairs: as the clock timed them.
+
+    What the like of a stalled round takes is an estimate, too: it is made anew without each cluster.
+    """
+    steady = steady_pairs(pairs)
+    clusters = list(dict.fromkeys(cluster_of(row) for _, row in pairs))
+    stalled = any(a is not b for pair, own in zip(pairs, steady, strict=True) for a, b in zip(pair, own, strict=True))
+    fits = {
+        name: steady_pairs([pair for pair in pairs if cluster_of(pair[1]) != name])
+        for name in (clusters if stalled and len(clusters) <= _MOST_FITS else ())
+    }
+    return SpeedupIntervals(
+        _over_fits(steady, fits, decode_parts, level),
+        _over_fits(steady, fits, decode_parts, level, macro=True),
+        _over_fits(steady, fits, e2e_parts, level),
     )
 
 
-def _mended_interval(pairs: Sequence[Pair], level: float) -> Interval | None:
-    """What the like of a round takes is an estimate, too: it is made anew without each cluster."""
-    clusters: dict[Hashable, list[Pair]] = {}
-    for pair in pairs:
-        clusters.setdefault(cluster_of(pair[1]), []).append(pair)
+def _over_fits(
+    steady: Sequence[Pair],
+    fits: Mapping[Hashable, Sequence[Pair]],
+    parts_of: Callable[[TurnRow, TurnRow], Parts | None],
+    level: float,
+    *,
+    macro: bool = False,
+) -> Interval | None:
+    """fits: the pairs without each cluster, steady by themselves; empty: as steady as all together."""
 
-    def estimate(some: Sequence[Sequence[Pair]]) -> float | None:
-        rows = steadied([row for own in some for pair in own for row in pair])
-        parts = [own for _, own in speedup_parts(zip(rows[::2], rows[1::2], strict=True))]
-        return float(ratio_of_sums(np.asarray(parts).sum(0, keepdims=True))[0]) if parts else None
+    def addends_of(pairs: Sequence[Pair]) -> _Addends:
+        timed = [(row, parts) for base, row in pairs if (parts := parts_of(base, row))]
+        return _macro_addends(timed) if macro else ([cluster_of(row) for row, _ in timed], [own for _, own in timed])
 
-    weights = [float(sum(row.emitted or 0 for _, row in own)) for own in clusters.values()]
-    return jackknife_interval(list(clusters.values()), estimate, weights=weights, level=level)
+    clusters, addends = addends_of(steady)
+    sums = sums_by_cluster(addends, clusters)
+    if not fits or len(sums) < 2:
+        return clustered_interval(addends, clusters, ratio_of_sums, level=level)
+    ratios = [ratio_of_sums(np.sum(addends_of(fits[name])[1], 0, keepdims=True)) for name in dict.fromkeys(clusters)]
+    whole = float(ratio_of_sums(sums.sum(0, keepdims=True))[0])
+    return _interval(whole, np.concatenate(ratios), (sums / sums.sum(0)).mean(axis=1), level)
 
 
 def share_interval(
@@ -262,11 +279,12 @@ def ratio_of_sums(sums: Array) -> Array:
     return values if sums.shape[1] == 2 else values / (sums[:, 2] / sums[:, 3])
 
 
-def _macro_interval(turns: Sequence[tuple[TurnRow, Sequence[float]]], level: float) -> Interval | None:
-    """Of the mean over rollouts of each rollout's ratio of sums; a cluster may hold several rollouts."""
+_Addends = tuple[Sequence[Hashable], Sequence[Sequence[float]]]
+"""Clusters [n], and what each adds to a ratio of sums [n, m]; a cluster may stand there several times."""
+
+
+def _macro_addends(turns: Sequence[tuple[TurnRow, Sequence[float]]]) -> _Addends:
+    """Each rollout's ratio of sums, whose mean over rollouts is the figure; a cluster may hold several rollouts."""
     cluster = {rollout_of(row): cluster_of(row) for row, _ in turns}
     sums = sums_by_cluster([parts for _, parts in turns], [rollout_of(row) for row, _ in turns])
-    if not len(sums):
-        return None
-    values = ratio_of_sums(sums)
-    return ratio_interval(zip(cluster.values(), values.tolist(), [1.0] * len(values), strict=True), level=level)
+    return list(cluster.values()), [(value, 1.0) for value in (ratio_of_sums(sums).tolist() if len(sums) else ())]

@@ -38,11 +38,12 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     rows: turns, of one drafter or several. What a round should take is the level of its turn, which all its drafters
     share, times what its drafter takes of it at that context, more for more drafts. A level far above those of other
     turns is scaled down for all. So a machine that is slower for a while changes no ratio, and a stall of one drafter
-    neither. Where rounds were not timed, a turn's mean round stands for all. All rounds of a row marked `disturbed`
-    count as stalled. A server's seconds stay as they are: from outside, its stalls cannot be told from its queue.
+    neither. Where rounds were not timed, a turn's mean round stands for all; where they were not counted, its mean
+    token. All rounds of a row marked `disturbed` count as stalled. The seconds of a server stay as they are if it had
+    several rollouts in flight: its stalls cannot be told from what it did for the others.
     """
     found = [row.decode_s for row in rows]
-    judged = [i for i, row in enumerate(rows) if row.backend == "engine" and row.decode_s and _rounds(row)]
+    judged = [i for i, row in enumerate(rows) if _alone(row) and row.decode_s and _rounds(row)]
     steps = {i: _steps(rows[i]) for i in judged}
     slopes = {
         name: _width_slope(
@@ -73,7 +74,7 @@ def _shares(rows: Sequence[TurnRow], plain: Mapping[int, float]) -> dict[int, fl
     """
     first = BASELINE if any(rows[i].drafter == BASELINE for i in plain) else next((rows[i].drafter for i in plain), "")
     firsts = {turn_of(rows[i]): i for i in plain if rows[i].drafter == first}
-    shares = dict.fromkeys(firsts.values(), 1.0)
+    shares = {i: 1.0 for i in plain if rows[i].drafter == first}
     for name, own in _by(plain, lambda i: rows[i].drafter).items():
         if name == first:
             continue
@@ -108,9 +109,9 @@ def _place(row: TurnRow) -> float:
 
 
 def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
-    """The rows as a quiet machine would have timed them: steady `decode_s`, `prefill_s` and `draft_ingest_s`.
+    """The rows as a quiet machine would have timed them: steady `decode_s`, `prefill_s`, `draft_ingest_s`, `ttft_s`.
 
-    Rows that nothing disturbed are the same objects. Prefill and ingest are compared with those of as many tokens.
+    Rows that nothing disturbed are the same objects. All but decoding is compared with that of as many tokens.
     """
     changed: dict[int, dict[str, Any]] = defaultdict(dict)
     for kin in _by(range(len(rows)), lambda i: rows[i].workload).values():
@@ -118,8 +119,8 @@ def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
             if decode_s != rows[i].decode_s:
                 changed[i]["decode_s"] = decode_s
     for own in _by(range(len(rows)), lambda i: (rows[i].workload, rows[i].drafter)).values():
-        for name in ("prefill_s", "draft_ingest_s"):
-            timed = [i for i in own if rows[i].backend == "engine" and rows[i].new_tokens and getattr(rows[i], name)]
+        for name in ("prefill_s", "draft_ingest_s", "ttft_s"):
+            timed = [i for i in own if _alone(rows[i]) and rows[i].new_tokens and getattr(rows[i], name)]
             tokens, spent_s = [float(rows[i].new_tokens or 0) for i in timed], [getattr(rows[i], name) for i in timed]
             like = _line(tokens, spent_s, [False] * len(timed))
             for j, s in enumerate(spent_s if len(timed) >= _FEWEST else ()):
@@ -138,6 +139,11 @@ def _by(places: Iterable[int], key: Callable[[int], _Key]) -> dict[_Key, list[in
     return groups
 
 
+def _alone(row: TurnRow) -> bool:
+    """False if others were served at the same time."""
+    return row.backend == "engine" or row.concurrency == 1
+
+
 def _rounds(row: TurnRow) -> int:
     return row.rounds or row.emitted or 0
 
@@ -152,9 +158,10 @@ class _Step(NamedTuple):
 
 
 def _steps(row: TurnRow) -> list[_Step]:
-    widths = row.proposed_lengths or [0]
-    if row.round_s and len(row.round_s) == len(widths):
-        return [_Step(width, s, 1) for width, s in zip(widths, row.round_s, strict=True)]
+    widths = row.proposed_lengths or [0] * _rounds(row)
+    seconds = row.round_s or row.chunk_gaps_s or ()  # a server sends a chunk a round
+    if len(seconds) == len(widths):
+        return [_Step(width, s, 1) for width, s in zip(widths, seconds, strict=True)]
     return [_Step(fmean(widths), (row.decode_s or 0.0) / _rounds(row), _rounds(row))]
 
 

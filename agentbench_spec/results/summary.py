@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentbench_spec.results import costs, metrics
 from agentbench_spec.results.clock_checks import clock_warnings
-from agentbench_spec.results.intervals import Interval, share_interval, speedup_interval, spread_text, tau_interval
+from agentbench_spec.results.intervals import Interval, share_interval, speedup_intervals, spread_text, tau_interval
 from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
 
@@ -106,9 +106,8 @@ def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> S
 def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool) -> DrafterSummary:
     drafter = own[0].drafter
     kept = metrics.counted(own, include_degenerate=include_degenerate)
-    pairs, as_timed = (
-        costs.paired(rows, drafter, include_degenerate=include_degenerate, as_timed=plain) for plain in (False, True)
-    )
+    pairs = costs.paired(rows, drafter, include_degenerate=include_degenerate)
+    intervals = speedup_intervals([] if drafter == BASELINE else pairs)
     drafting = [] if drafter in (BASELINE, AGAIN) else kept  # plain decoding has no draft share
     return DrafterSummary(
         drafter=drafter,
@@ -124,10 +123,10 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
         tau_raw=metrics.tau_raw(kept),
         tau_raw_interval=tau_interval(kept, raw=True),
         tau_raw_macro_interval=tau_interval(kept, raw=True, macro=True),
-        speedup=costs.speedup(pairs, as_timed),
-        speedup_interval=None if drafter == BASELINE else speedup_interval(pairs),
-        speedup_macro_interval=None if drafter == BASELINE else speedup_interval(pairs, macro=True),
-        speedup_e2e_interval=None if drafter == BASELINE else speedup_interval(pairs, e2e=True),
+        speedup=costs.speedup(pairs),
+        speedup_interval=intervals.pooled,
+        speedup_macro_interval=intervals.macro,
+        speedup_e2e_interval=intervals.e2e,
         decode_s_per_token=costs.decode_s_per_token(kept),
         draft_share=costs.draft_share(drafting),
         draft_share_interval=share_interval(drafting, costs.draft_parts),

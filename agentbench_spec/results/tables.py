@@ -24,7 +24,7 @@ from agentbench_spec.results.intervals import (
     Interval,
     cluster_of,
     share_interval,
-    speedup_interval,
+    speedup_intervals,
     spread_text,
     tau_interval,
 )
@@ -194,10 +194,8 @@ def _speedup(rows: Sequence[TurnRow], drafter: str, *, e2e: bool) -> _Figure:
     pairs = paired(rows, drafter)
     found = speedup(pairs)
     mean = Mean(found.e2e, None) if e2e else Mean(found.pooled, found.macro)
-    if drafter == BASELINE:
-        return mean, (None, None), found.pairs
-    macro = None if e2e else speedup_interval(pairs, macro=True)
-    return mean, (speedup_interval(pairs, e2e=e2e), macro), found.pairs
+    own = speedup_intervals([] if drafter == BASELINE else pairs)
+    return mean, (own.e2e, None) if e2e else (own.pooled, own.macro), found.pairs
 
 
 def _draft_kv_share(kept: Sequence[TurnRow], drafter: str) -> _Figure:

@@ -76,3 +76,20 @@ def test_stalls_are_told_and_plain_decoding_has_no_draft() -> None:
     assert any("plain ratio of sums" in line for line in said)
     assert "none: clocks of 6 turns left out: disturbed in every attempt" in said
     assert summarise(found).drafters[0].draft_share is None
+
+
+def test_a_stall_beside_other_requests_is_told() -> None:
+    """Such a server's seconds stay as they are. Fails if its speed-up moves with a stall and nobody says so."""
+    found = rows()
+    for row in found:
+        row.backend, row.concurrency, row.client, row.order = "sglang", 4, "generate", None
+        row.chunk_gaps_s, row.round_s = row.round_s, None
+    assert clock_warnings(found) == []
+    hit = next(row for row in found if row.drafter == "none")
+    hit.chunk_gaps_s = [40 * s for s in hit.chunk_gaps_s or ()]
+    hit.decode_s = sum(hit.chunk_gaps_s)
+    said = clock_warnings(found)
+    assert any(line.startswith("ngram: its speed-up") and "doubtful" in line for line in said)
+    for row in found:
+        row.concurrency = 1
+    assert not any("doubtful" in line for line in clock_warnings(found))

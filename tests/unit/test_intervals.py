@@ -16,7 +16,7 @@ from agentbench_spec.results.intervals import (
     combined,
     jackknife_interval,
     ratio_interval,
-    speedup_interval,
+    speedup_intervals,
     spread_text,
     tau_interval,
 )
@@ -155,7 +155,7 @@ def test_paired_speedup_is_tighter_than_its_parts() -> None:
         slowness = 1.0 + 9.0 * (i % 3) / 2
         rows.append(make_row(f"r{i}", 0, "none", [0] * 10, decode_s=2 * slowness))
         rows.append(make_row(f"r{i}", 0, "ngram", [1] * 5, decode_s=slowness))
-    found = speedup_interval(paired(rows, "ngram"))
+    found = speedup_intervals(paired(rows, "ngram")).pooled
     assert found is not None
     assert (found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0))
 

@@ -11,13 +11,14 @@ import pytest
 from rowkit import make_row
 
 from agentbench_spec.results.costs import paired, speedup
+from agentbench_spec.results.intervals import jackknife_interval, speedup_intervals
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import steadied, steady_decode_s
 
 
 def quiet(turns: int = 20, *, by_round: bool = True, drafter: str = "ngram") -> list[TurnRow]:
     """Turns whose step grows with context and width, with a few per cent of noise."""
-    rng = random.Random(0)
+    rng = random.Random(0 if drafter == "ngram" else 1)
     rows = []
     for turn in range(turns):
         widths = [rng.choice([0, 0, 3, 7]) for _ in range(12)]
@@ -88,7 +89,7 @@ def test_slower_throughout_is_slower() -> None:
 
 
 def test_few_turns_and_odd_rows_are_taken_as_they_are() -> None:
-    """Fails if a run of one turn, a turn without a round, an untimed one or a server's raises or changes."""
+    """Fails if a run of one turn, a turn without a round, an untimed one or a busy server's raises or changes."""
     empty = make_row(turn=1, matched=[], decode_s=1e-6, round_s=[])
     odd = [make_row(matched=[1]), empty, make_row(turn=2, matched=[1, 1], decode_s=2.0, backend="sglang")]
     assert steady_decode_s(odd) == [None, 1e-6, 2.0]
@@ -105,17 +106,69 @@ def test_prefills_are_judged_by_their_tokens() -> None:
     assert [row.prefill_s for row in steadied(rows)] == pytest.approx([0.1 + t / 1000 for t in tokens])
 
 
-@pytest.mark.parametrize("hit", ["none", "ngram"])
-@pytest.mark.parametrize("by_round", [True, False])
-def test_no_speed_up_moves_with_stalls(hit: str, by_round: bool) -> None:
-    """Fails if a tenth of the turns of either side, 10 to 50 times slower, moves a headline by 5 % or more."""
-    calm = [*quiet(by_round=by_round, drafter="none"), *quiet(by_round=by_round)]
+def as_seen(rows: Sequence[TurnRow], how: str) -> list[TurnRow]:
+    """The rows as they are where rounds are timed, or not, or as a server's client sees them."""
+    if how == "timed":
+        return list(rows)
+    untimed = [replace(row, round_s=None) for row in rows]
+    if how == "not timed":
+        return untimed
+    served = [replace(row, backend="sglang", concurrency=1, proposed_lengths=None) for row in untimed]
+    if how == "chunks":
+        return [replace(row, chunk_gaps_s=old.round_s) for row, old in zip(served, rows, strict=True)]
+    return [replace(row, rounds=None) if row.drafter != "none" else row for row in served]
+
+
+HOW = ("timed", "not timed", "chunks", "rounds unknown")
+
+
+def both_sides(rollouts: int = 5, turns: int = 20) -> list[TurnRow]:
+    """Turns of plain decoding and of a drafter, with prefills."""
+    calm = [*quiet(turns, drafter="none"), *quiet(turns)]
     for row in calm:
-        row.k, row.rollout = (0 if row.drafter == "none" else 7), f"r{row.turn % 5}"
-        row.prefill_s, row.draft_ingest_s, row.new_tokens = 0.4, 0.0, 300
-    noisy = [stalled(row, 10 + 4 * row.turn) if row.drafter == hit and row.turn in (3, 8) else row for row in calm]
-    before, after = (speedup(paired(rows, "ngram"), paired(rows, "ngram", as_timed=True)) for rows in (calm, noisy))
+        row.k, row.rollout = (0 if row.drafter == "none" else 7), f"r{row.turn % rollouts}"
+        row.prefill_s, row.draft_ingest_s, row.new_tokens = 0.4 + 0.01 * (row.turn % 3), 0.0, 300
+    return calm
+
+
+def disturbed(rows: Sequence[TurnRow], hit: str, turns: Sequence[int] = (3, 8)) -> list[TurnRow]:
+    """The rows with turns of one side 22 to 42 times slower, and one of its prefills."""
+    noisy = [stalled(row, 10 + 4 * row.turn) if row.drafter == hit and row.turn in turns else row for row in rows]
+    return [replace(row, prefill_s=20.0) if row.drafter == hit and row.turn == turns[0] else row for row in noisy]
+
+
+@pytest.mark.parametrize("hit", ["none", "ngram"])
+@pytest.mark.parametrize("how", HOW)
+def test_no_speed_up_moves_with_stalls(hit: str, how: str) -> None:
+    """Fails if a tenth of the turns of either side, 10 to 50 times slower, moves a headline by 5 % or more."""
+    calm = both_sides()
+    before, after = (speedup(paired(as_seen(rows, how), "ngram")) for rows in (calm, disturbed(calm, hit)))
     assert after.as_timed is not None and before.as_timed == pytest.approx(before.pooled)
     assert abs(math.log(after.as_timed / (before.as_timed or 1))) > 0.5  # what the plain sums make of it
     for name in ("pooled", "macro", "turn_mean", "e2e"):
         assert getattr(after, name) == pytest.approx(getattr(before, name), rel=0.05), name
+
+
+@pytest.mark.parametrize("figure", ["pooled", "macro", "e2e"])
+@pytest.mark.parametrize("rollouts", [5, 25])
+def test_intervals_make_the_like_of_a_stall_anew(figure: str, rollouts: int) -> None:
+    """Fails if an interval takes what stands for a stalled round for measured, or is that of another figure."""
+    rows = disturbed(both_sides(rollouts, 2 * rollouts), "ngram")
+    pairs = paired(rows, "ngram")
+    clusters = [[pair for pair in pairs if pair[1].rollout == f"r{i}"] for i in range(rollouts)]
+    by_hand = jackknife_interval(clusters, lambda some: getattr(speedup([p for own in some for p in own]), figure))
+    found = getattr(speedup_intervals(pairs), figure)
+    assert by_hand is not None and found.centre == pytest.approx(by_hand.centre)
+    assert found.error == pytest.approx(by_hand.error, rel=1e-6 if rollouts == 5 else 0.1)
+    assert math.log(getattr(speedup(pairs), figure)) == pytest.approx(found.centre)
+
+
+def test_intervals_with_stalls_hold_the_quiet_value() -> None:
+    """Fails if a planted stall moves an interval off what a quiet machine measures, or blows it up."""
+    calm = both_sides()
+    before, after = (speedup_intervals(paired(rows, "ngram")) for rows in (calm, disturbed(calm, "none")))
+    quiet_value = speedup(paired(calm, "ngram"))
+    for name in ("pooled", "macro", "e2e"):
+        held = getattr(after, name)
+        assert held.low < getattr(quiet_value, name) < held.high, name
+        assert held.error < 5 * getattr(before, name).error, name

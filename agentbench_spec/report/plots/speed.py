@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentbench_spec.report.plots.canvas import Cell, Plot, label, legend_above, panels
 from agentbench_spec.report.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
 from agentbench_spec.results import costs, metrics
-from agentbench_spec.results.intervals import Interval, ends, speedup_interval
+from agentbench_spec.results.intervals import Interval, ends, speedup_intervals
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 
@@ -62,7 +62,7 @@ def _model(pairs: Sequence[costs.Pair], drafter: str) -> SpeedupModel | None:
     verify_s, draft_s = _round_seconds(own, "verify_s"), _round_seconds(own, "draft_s")
     if tau is None or measured is None or not step_s or not verify_s or draft_s is None:
         return None
-    return SpeedupModel(drafter, tau, step_s, verify_s, draft_s, measured, speedup_interval(pairs))
+    return SpeedupModel(drafter, tau, step_s, verify_s, draft_s, measured, speedup_intervals(pairs).pooled)
 
 
 def _round_seconds(rows: Sequence[TurnRow], name: str) -> float | None:
@@ -81,9 +81,9 @@ def speedup_bars(rows: Iterable[TurnRow]) -> Plot | None:
     found: list[tuple[str, float, Interval | None, int]] = []
     for drafter in metrics.by_drafter(rows):
         pairs = costs.paired(rows, drafter)
-        pooled = costs.speedup(pairs).pooled
-        if drafter != BASELINE and pooled is not None:
-            found.append((drafter, pooled, speedup_interval(pairs), len(costs.speedup_parts(pairs))))
+        own = costs.speedup(pairs)
+        if drafter != BASELINE and own.pooled is not None:
+            found.append((drafter, own.pooled, speedup_intervals(pairs).pooled, own.pairs))
     if not found:
         return None
     return Plot(
