@@ -6,9 +6,11 @@ Everything here is a real implementation of the interface it stands for, only ti
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from agentbench_spec.errors import MeasurementError
 __all__ = [
     "PlainDrafter",
     "Played",
+    "ProfiledDrafter",
     "ScriptedDrafter",
     "every",
     "greedy_text",
@@ -158,6 +161,22 @@ class ScriptedDrafter(Drafter):
             return []
         ahead = enumerate(self._texts[row][at + 1 : at + 1 + k], at + 1)
         return [(token + 1) % self._vocab if self._errs(p) else token for p, token in ahead]
+
+
+class ProfiledDrafter(ScriptedDrafter):
+    """Accepted as an acceptance profile says: knows the text, and errs at each draft as often as was measured."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], conditional: Sequence[float | None], *, seed: int = 0):
+        """conditional: how often draft 1, 2, ... is accepted if those before it were; None, and beyond: never."""
+        super().__init__(texts)
+        self._conditional, self._seed = conditional, seed
+
+    def _guess(self, row: int, at: int, k: int) -> list[int]:
+        luck = random.Random(f"{self._seed} {row} {at}")
+        held = takewhile(lambda rate: luck.random() < (rate or 0.0), self._conditional)
+        right = sum(1 for _ in held)
+        guess = super()._guess(row, at, k)
+        return [token if i < right else (token + 1) % self._vocab for i, token in enumerate(guess)]
 
 
 @dataclass(frozen=True, slots=True)

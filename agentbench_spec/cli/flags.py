@@ -28,6 +28,11 @@ def tables(incomplete: str) -> list[str]:
     return [name for name in TABLES if name.startswith(incomplete)]
 
 
+def _draft_tokens(text: str) -> Any:
+    """A whole number, or "auto" and what else the settings must judge."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
 Target = Annotated[str | None, typer.Option(help="Hub id, local folder, or smollm2-135m.")]
 Drafters = Annotated[
     list[str] | None,
@@ -50,6 +55,10 @@ ApiKey = Annotated[
 ]
 A_WORKLOAD = "Installed workload, module:factory, or a rollouts file."
 Workload = Annotated[str | None, typer.Option(help=A_WORKLOAD, autocompletion=names("workload"))]
+DraftTokens = Annotated[
+    str | None,
+    typer.Option("--k", parser=_draft_tokens, metavar="N|auto", help="Draft tokens per round, or auto[:MOST]."),
+]
 RolloutsFile = Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")]
 
 

@@ -97,8 +97,11 @@ def report(
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="File to write: .csv, .parquet, .md or .tex.")],
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write acceptance by position and context: .json or .yaml.")
+    ] = False,
 ) -> None:
-    """Write the table of a run as CSV, parquet, markdown or LaTeX."""
+    """Write the table of a run as CSV, parquet, markdown or LaTeX, or its acceptance profile as JSON or YAML."""
     from agentbench_spec.results.export import write_summary
     from agentbench_spec.results.folder import read_turns
     from agentbench_spec.results.manifest import counting
@@ -106,6 +109,13 @@ def export(
 
     manifest, rows = read_turns(run)
     _warn_unfinished(run, manifest)
+    if profile:
+        from agentbench_spec.results.derived.profile import profile_of, write_profile
+
+        found = profile_of(rows, **counting(manifest))
+        say(f"written: {write_profile(found, out)}")
+        last_line({"file": str(out), "drafters": [own.drafter for own in found.profiles]}, out)
+        return
     summary = summarise(rows, **counting(manifest))
     file = write_summary(summary, run.resolve().name, out)
     say(f"written: {file}")

@@ -38,7 +38,7 @@ def run(
     drafter: flags.Drafters = None,
     limit: Annotated[int | None, typer.Option(help="Rollouts to replay.")] = None,
     max_turns: Annotated[int | None, typer.Option(help="Turns per rollout.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Draft tokens per round.")] = None,
+    k: flags.DraftTokens = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Output cap of a turn.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     mode: Annotated[str | None, typer.Option(help="generate, or forced (the record is emitted).")] = None,

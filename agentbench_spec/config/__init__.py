@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from agentbench_spec.config.assignments import assign, key_parts, merge, parse_options, read_toml, split_assignment
+from agentbench_spec.config.auto_k import with_auto_k
 from agentbench_spec.config.backends import SERVED, Backend, OpenAIConfig, ServersConfig, SGLangConfig, VLLMConfig
 from agentbench_spec.config.contradictions import refuse_contradictions
 from agentbench_spec.config.strict_section import Section
@@ -105,7 +106,9 @@ class DecodeConfig(Section):
     """How a turn is decoded."""
 
     k: int = Field(default=7, ge=0, le=MOST_DRAFT_TOKENS)
-    """Draft tokens per round."""
+    """Draft tokens per round; "auto", or "auto:15", sets k_policy with it."""
+    k_policy: Literal["fixed", "auto"] = "fixed"
+    """auto: each round drafts what is expected to take the least time per token, from 0 to k tokens."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Output cap of a turn, its first token included."""
     mode: Literal["generate", "forced"] = "generate"
@@ -147,6 +150,8 @@ class MeasureConfig(Section):
     """One generator per (seed, rollout, turn, drafter)."""
     rounds: bool = False
     """Also write rounds.jsonl, one row per round."""
+    ceiling: bool = False
+    """Also write what exact acceptance can reach at temperature 1, one more pass of the target over each output."""
     include_degenerate: bool = False
     """Count repetition loops in the headline figures."""
     tie_tolerance: float | None = Field(default=None, ge=0)
@@ -168,7 +173,7 @@ class RunConfig(Section):
     """Installed names, "module:factory", or either followed by "=CHECKPOINT"; the baseline none is always added."""
     drafter_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Options per drafter, keyed by its name; those under the whole "NAME=CHECKPOINT" come on top."""
-    decode: DecodeConfig = DecodeConfig()
+    decode: Annotated[DecodeConfig, BeforeValidator(with_auto_k)] = DecodeConfig()
     replay: ReplayConfig = ReplayConfig()
     measure: MeasureConfig = MeasureConfig()
     backend: Backend = "engine"
@@ -178,9 +183,12 @@ class RunConfig(Section):
     openai: OpenAIConfig = OpenAIConfig()
 
     @model_serializer(mode="wrap")
-    def _without_other_engines(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Untouched sections of engines that came later are left out: older runs, which lack them, still resume."""
+    def _without_untouched_later_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Untouched settings that came later are left out: older runs, which lack them, still resume."""
         tree: dict[str, Any] = dump(self)
+        for section, name, untouched_value in (("decode", "k_policy", "fixed"), ("measure", "ceiling", False)):
+            if tree.get(section, {}).get(name) == untouched_value:
+                del tree[section][name]
         later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
         untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}
         return {name: own for name, own in tree.items() if name not in untouched}

@@ -76,6 +76,8 @@ def _servers(config: RunConfig) -> Iterator[str]:
     engine_only = (
         ("measure.aa", config.measure.aa),
         ("measure.rounds", config.measure.rounds),
+        ("measure.ceiling", config.measure.ceiling),
+        ("decode.k=auto", config.decode.k_policy == "auto"),
         ("target.rope_scaling", config.target.rope_scaling is not None),
     )
     for name, given in engine_only:

@@ -40,12 +40,14 @@ class Turn:
     rounds: list[Round] = field(default_factory=list)
     stop_reason: StopReason | None = None
 
-    def take(self, tokens: Sequence[int], proposed: int, limits: Limits, source: str | None = None) -> int:
+    def take(
+        self, tokens: Sequence[int], proposed: int, limits: Limits, source: str | None = None, asked: int | None = None
+    ) -> int:
         """Append the round's accepted drafts and next token, clipped; returns how many were kept."""
         kept = limits.clip(tokens[: self._room(limits)])
         self.output.extend(kept)
         self.position += len(kept)
-        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept), source))
+        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept), source, asked))
         self.end(limits)
         return len(kept)
 
@@ -93,7 +95,7 @@ def step(
     turns: one for each of the first B engine rows, those the drafter is open for. Raises ContractError, NotFinite.
     """
     drafter.sampler = sampler
-    k = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
+    k = limits.asked(drafter.spec.max_tokens)
     device = target.info.device
     decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
     with clock.phase("draft"):
@@ -113,10 +115,12 @@ def step(
             if turn is not None:
                 *tokens, matched, proposed, finite = outcome[row]
                 target.check_finite(row, turn.position, finite, matched)
-                kept[row] = turn.take(tokens[: matched + 1], proposed, limits, source[row] if source else None)
+                kept[row] = turn.take(tokens[: matched + 1], proposed, limits, source[row] if source else None, k)
                 target.commit(row, turn.position)
     with clock.phase("draft_append"):
         drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
+    if limits.chooser is not None:
+        limits.chooser.learn(k, [turn.rounds[-1] for turn in decoding if turn], clock.since_round_s())
 
 
 def accept(

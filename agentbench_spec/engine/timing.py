@@ -70,6 +70,10 @@ class Clock:
         with self._attributed(name):
             yield
 
+    def since_round_s(self) -> float:
+        """Host seconds since the last round began; on a GPU without what it still has to do, which the next one has."""
+        return time.perf_counter() - self._rounds_began_s[-1]
+
     def end(self) -> Times:
         """End of the turn's decoding."""
         self._synchronise()

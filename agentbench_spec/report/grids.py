@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from agentbench_spec.report.plots import Plot
 from agentbench_spec.results import metrics
+from agentbench_spec.results.derived.policy import choices_of, one_but_for_k, policy_sheet
 from agentbench_spec.results.intervals import Interval, spread_text
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import DrafterSummary, Summary, turns_cell
@@ -250,3 +251,16 @@ def overview_grid(runs: Sequence[tuple[str, Mapping[str, Any], Summary]]) -> Gri
     )
     columns = ("run", "target", "workload", "drafter", "τ [95\u00a0%]", "speed-up [95\u00a0%]", "turns")
     return Grid("All runs", columns, rows, ("Runs may differ in settings; compare them only where they agree.",))
+
+
+def policy_grids(runs: Sequence[Sequence[TurnRow]]) -> list[Grid]:
+    """The table of the best K, if the runs differ in k and in nothing else."""
+    choices = choices_of(runs) if one_but_for_k(runs) else []
+    if not choices:
+        return []
+    found = policy_sheet(choices)
+    rows = tuple(
+        (*map(word, line[:4]), Cell(line[4], own.best.speedup), *map(word, line[5:]))
+        for line, own in zip(found.lines, choices, strict=True)
+    )
+    return [Grid(found.title, tuple(found.headings), rows, tuple(found.notes))]

@@ -107,7 +107,7 @@ def cells(before: Mapping[Key, TurnRow], after: Mapping[Key, TurnRow]) -> Iterat
         "tau": _tau_parts,
         "speedup": _speedup_parts,
     }
-    for group, keys in sorted(groups.items(), key=lambda item: (*item[0][:2], _order(item[0][2]))):
+    for group, keys in sorted(groups.items(), key=lambda item: (*item[0][:2], bucket_order(item[0][2]))):
         for figure, parts_of in figures.items():
             pairs = [(cluster_of(before[key]), parts_of(before, key), parts_of(after, key)) for key in keys]
             found = [(cluster, was, now) for cluster, was, now in pairs if was and now]
@@ -168,7 +168,8 @@ def bucket_of(context_tokens: int | None) -> str:
     return f"{low}K-{2 * low}K"
 
 
-def _order(bucket: str) -> int:
+def bucket_order(bucket: str) -> int:
+    """Sorts what `bucket_of` names: all contexts first, short before long, unknown last."""
     known = {WHOLE: -1, "under 1K": 0, "unknown": 1 << 30}
     return known[bucket] if bucket in known else int(bucket.partition("K")[0])
 

@@ -55,6 +55,11 @@ def _broken_counts(row: TurnRow) -> Iterable[str]:
     ):
         if lengths is not None and (len(lengths) != rounds or sum(lengths) != total):
             yield f"{name}_lengths do not add up to {name} {total} in {rounds} rounds"
+    asked = row.asked_lengths
+    if asked is not None and (
+        len(asked) != rounds or any(n > k for n, k in zip(row.proposed_lengths or (), asked, strict=False))
+    ):
+        yield f"asked_lengths {asked} are not those of {rounds} rounds that proposed {row.proposed_lengths}"
     if row.scope == "server" and any(v is not None for v in (row.tau, row.tau_raw, rounds, matched, proposed)):
         yield "scope is server: acceptance that is known only as a total of the server has no place in a turn's row"
     if row.trimmed is not None and raw is not None and emitted is not None and row.trimmed != raw - emitted:

@@ -105,13 +105,12 @@ def one_condition(rows: Iterable[TurnRow]) -> None:
 def conditions_of(row: TurnRow) -> Iterator[tuple[str, Any]]:
     """(name, value) of everything that must be one among rows that are compared.
 
-    `CONDITIONS`, and k: for each drafter, and of our own engine for all that propose anything (each server has the k
-    it was started with).
+    `CONDITIONS`, and k: of each drafter, and in our own engine of all that propose (each server has its own k).
     """
     yield from ((name, getattr(row, name)) for name in CONDITIONS)
     if row.drafter != BASELINE and row.backend == "engine":
-        yield "k", row.k
-    yield f"k of {row.drafter}", row.k
+        yield "k", row.k_asked
+    yield f"k of {row.drafter}", row.k_asked
 
 
 def by_drafter(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
@@ -179,7 +178,7 @@ def acceptance_by_position(rows: Iterable[TurnRow]) -> list[tuple[float, float |
     Unconditional: rounds that accepted position i / rounds that proposed it. Conditional: the same among rounds that
     accepted position i - 1; None where there is no such round. Counted before any stop rule.
     """
-    rounds = _rounds(rows)
+    rounds = [pair for row in rows for pair in positions(row)]
     depth = max((proposed for _, proposed in rounds), default=0)
     table = []
     for i in range(1, depth + 1):
@@ -196,8 +195,9 @@ def accepted_histogram(rows: Iterable[TurnRow]) -> list[int]:
     return [int(n) for n in np.bincount(lengths)] if lengths else []
 
 
-def _rounds(rows: Iterable[TurnRow]) -> list[tuple[int, int]]:
-    return [pair for row in rows for pair in zip(_matched(row), _proposed(row), strict=False)]
+def positions(row: TurnRow) -> list[tuple[int, int]]:
+    """(accepted, proposed) drafts of each round, before any stop rule."""
+    return list(zip(_matched(row), _proposed(row), strict=False))
 
 
 def _matched(row: TurnRow) -> list[int]:

@@ -47,7 +47,9 @@ class TurnRow:
     target: str | None = None
     """Name of the target model."""
     k: int
-    """Draft tokens asked for in a round."""
+    """Draft tokens asked for in a round; at most, where k_policy is auto."""
+    k_policy: Literal["fixed", "auto"] = "fixed"
+    """auto: each round asked for what was expected to take the least time per token."""
     temperature: float
     top_k: int | None = None
     """None: the sampler is not cut to the k likeliest tokens."""
@@ -98,6 +100,8 @@ class TurnRow:
     """Accepted drafts of each round, before any stop rule, in order; of servers, rounds without a draft stand last."""
     proposed_lengths: list[int] | None = None
     """Verified drafts of each round, in the same order."""
+    asked_lengths: list[int] | None = None
+    """Drafts asked for in each round, in order; None: k of all, or as many as the drafter can propose."""
     output_ids: list[int] | None = None
 
     # clocks
@@ -159,6 +163,8 @@ class TurnRow:
     """First output position that differs."""
     divergence_margin: float | None = None
     """Gap between the two top logits there."""
+    ceiling: float | None = None
+    """Mean of the target's own largest probability at temperature 1 over the emitted tokens; None: not asked for."""
 
     # the calls of the output; None: it makes none, the turn has no tools, or nobody could judge
     call_valid: bool | None = None
@@ -214,6 +220,11 @@ class TurnRow:
     """Times the server threw the request out of its batch and began it again."""
 
     @property
+    def k_asked(self) -> int | str:
+        """What was asked for in a round, in words where it varied."""
+        return self.k if self.k_policy == "fixed" else f"auto, up to {self.k}"
+
+    @property
     def greedy(self) -> bool:
         """True if the target's likeliest token was always taken."""
         return self.temperature == 0 or self.top_k == 1
@@ -231,6 +242,8 @@ class RoundRow:
     drafter: str
     round: int
     """Rounds of the turn counted from 0."""
+    asked: int | None = None
+    """Draft tokens the drafter was asked for."""
     proposed: int
     """Draft tokens verified."""
     matched: int

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
+from agentbench_spec.engine.adaptive import AsBefore
 from agentbench_spec.engine.loop import Turn
+from agentbench_spec.engine.rounds import Chooser, Limits
 from agentbench_spec.engine.sampling import RowSampler
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.timing import Clock, clocks
@@ -26,6 +29,8 @@ class TurnDecoder:
     def __init__(self, conditions: Conditions, device: torch.device) -> None:
         self._conditions, self._device, self._stalls = conditions, device, Stalls()
         self.told: Callable[[str], None] = lambda doing: None
+        self.choosers: dict[str, Chooser] = {}
+        """What decides the draft tokens of a round, by drafter; the others always draft `limits.k`."""
 
     def decode(
         self,
@@ -91,10 +96,9 @@ class TurnDecoder:
         decoded = earlier
         for wall, pass_clock in clocks(self._conditions.clock, self._device):
             clock: Clock = pass_clock(self._device)
+            limits = self._limits(name, decoded)
             with Noise(self._device) as noise:
-                turn, times, state_bytes = session.decode(
-                    name, self._conditions.limits, sampler(name), clock, reference
-                )
+                turn, times, state_bytes = session.decode(name, limits, sampler(name), clock, reference)
             _check_same(decoded, turn)
             if decoded is None or decoded is earlier:
                 decoded = Decoded(turn, order, state_bytes)
@@ -104,6 +108,13 @@ class TurnDecoder:
                 decoded.attributed = times
         assert decoded is not None and decoded is not earlier  # there is at least one pass
         return decoded
+
+    def _limits(self, name: str, before: Decoded | None) -> Limits:
+        """Those of the run; a turn that was decoded before is drafted as it was then."""
+        chooser = self.choosers.get(name)
+        if chooser is not None and before is not None:
+            chooser = AsBefore([each.asked or 0 for each in before.turn.rounds])
+        return replace(self._conditions.limits, chooser=chooser)
 
 
 def best(attempts: Sequence[Attempt]) -> int:

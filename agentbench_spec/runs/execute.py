@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.adaptive import RoundCost
 from agentbench_spec.engine.machine import host_facts
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
@@ -33,6 +34,7 @@ from agentbench_spec.runs.contention import OtherWork, doubtful, note
 from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.progress import Progress
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
+from agentbench_spec.runs.round_costs import as_dict
 from agentbench_spec.runs.setup import Setup, Tell, drafter_makers
 from agentbench_spec.runs.source import file_name, read_source
 
@@ -101,6 +103,7 @@ def run(
     )
     warm_up_s = bench.warm_up(source.rollouts)
     manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": warm_up_s, "notes": bench.notes}
+    manifest["round_costs"] = {name: as_dict(costs) for name, costs in bench.round_costs.items()}
     manifest["template"] = bench.renderer.form.as_dict()
     opened = RunWriter.resume if resume else RunWriter.create
     with opened(folder, manifest) as writer:
@@ -139,6 +142,10 @@ class Bench:
     provenance: dict[str, Any]
     notes: list[str]
     """What was guessed or is not applied, in words."""
+    adaptive: bool = False
+    """The draft tokens of a round are chosen for each."""
+    round_costs: dict[str, dict[int, RoundCost]] = field(default_factory=dict)
+    """What rounds cost when warm, by drafter and K; known once they are, and where K is chosen."""
 
     @classmethod
     def open(cls, config: RunConfig, tell: Tell = lambda line: None, *, workload: str | None = None) -> Bench:
@@ -162,6 +169,7 @@ class Bench:
             kernels=setup.kernels,
             provenance=setup.loaded.provenance,
             notes=setup.notes,
+            adaptive=config.decode.k_policy == "auto",
         )
 
     def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:
@@ -192,6 +200,8 @@ class Bench:
                 session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
+            if self.adaptive and (costs := self.replayer.adapt(rollout, name, prompt)):
+                self.round_costs[name] = costs
         except NotFinite:
             return None
         except (Exception, SystemExit) as error:
@@ -219,6 +229,7 @@ def _conditions(setup: Setup, target: Target) -> Conditions:
         max_turns=replay.max_turns,
         tie_tolerance=measure.tie_tolerance,
         beyond_window=config.target.beyond_window,
+        ceiling=measure.ceiling,
         repeats=measure.repeats,
     )
 

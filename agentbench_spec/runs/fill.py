@@ -40,6 +40,8 @@ class Conditions:
     """Logit gap that counts as a tie; None: by dtype."""
     beyond_window: Literal["refuse", "flag"] = "refuse"
     """What becomes of turns that are longer than the target's trained window."""
+    ceiling: bool = False
+    """Fill in the rows' `ceiling`."""
     repeats: int = 0
     """Times more that a turn is decoded while something disturbs its clocks."""
 
@@ -151,6 +153,8 @@ def fill_counts(row: TurnRow, turn: Turn) -> None:
     row.matched = sum(r.matched for r in rounds)
     row.proposed_lengths = [r.proposed for r in rounds]
     row.matched_lengths = [r.matched for r in rounds]
+    if row.k_policy == "auto":
+        row.asked_lengths = [r.asked for r in rounds if r.asked is not None]
     row.tau = row.emitted / row.rounds if rounds else None
     row.tau_raw = row.emitted_raw / row.rounds if rounds else None
 
@@ -205,6 +209,7 @@ def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:
             turn=row.turn,
             drafter=row.drafter,
             round=i,
+            asked=done.asked,
             proposed=done.proposed,
             matched=done.matched,
             emitted=done.emitted,

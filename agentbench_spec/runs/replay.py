@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from agentbench_spec.drafting import Drafter
+from agentbench_spec.engine.adaptive import AdaptiveK, RoundCost
+from agentbench_spec.engine.ceiling import mean_maximum
 from agentbench_spec.engine.lossless import TIE_TOLERANCE, Comparison, compare
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, choose, generator
@@ -43,6 +45,7 @@ from agentbench_spec.runs.fill import (
     status_of,
 )
 from agentbench_spec.runs.order import balanced_order
+from agentbench_spec.runs.round_costs import measure_round_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Replayer:
         self.conditions, self.workload, self.judge = conditions, workload, judge
         self._told: Callable[[str], None] = lambda doing: None
         self._decoder = TurnDecoder(conditions, target.info.device)
+        self.choosers = self._decoder.choosers
+        """By drafter, what decides the draft tokens of each round; the others always draft as `conditions` say."""
 
     def tell(self, told: Callable[[str], None]) -> None:
         """Have `told` called with what is about to be done, outside every clock; for a progress bar."""
@@ -151,6 +156,17 @@ class Replayer:
         tokens = rehearsal_tokens(self.conditions.limits)
         few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
+
+    def adapt(self, rollout: Rollout, name: str, prompt: Sequence[int]) -> dict[int, RoundCost]:
+        """Have the draft tokens of one drafter chosen round by round; returns what rounds cost when warm, by K.
+
+        Raises what the drafter raises.
+        """
+        drafter, sampler = self.drafters[name], partial(self._sampler, rollout, -1, name)
+        costs = measure_round_costs(self.target, drafter, self.conditions.limits, prompt, sampler)
+        if len(costs) > 1:
+            self.choosers[name] = AdaptiveK(costs, f"{self.conditions.seed} {name}")
+        return costs
 
     def _refusal(self, rollout: Rollout, message: int, prompt: Sequence[int]) -> tuple[Status, str] | None:
         """(status, why) if the turn cannot be measured at all."""
@@ -232,13 +248,19 @@ class Replayer:
             else:
                 why_out = state.failed.get(name) or session.failed[name]
                 row.status, row.error = status_of(why_out), describe(why_out)
-        for name in state.decoded:
+        ceilings: dict[tuple[int, ...], float | None] = {}
+        for name, decoded in state.decoded.items():
             fill_comparison(rows[name], rows[BASELINE], self._compare(state, name))
+            if self.conditions.ceiling:
+                output = tuple(decoded.turn.output)
+                if output not in ceilings:
+                    ceilings[output] = mean_maximum(self.target, 0, self.target.lengths[0], output)
+                rows[name].ceiling = ceilings[output]
         return Measured(list(rows.values()), rounds)
 
     def _row(self, rollout: Rollout, state: TurnState, name: str, **fields: Any) -> TurnRow:
         shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
-        row = TurnRow(**shared, drafter=name, **fields)
+        row = TurnRow(**shared, drafter=name, k_policy="auto" if name in self.choosers else "fixed", **fields)
         fill_prefill(row, state, self.target.cache.bytes_per_token)
         if (row.context_tokens or 0) + self.conditions.limits.max_new_tokens > self.target.info.max_positions:
             row.labels["beyond_window"] = "yes"
