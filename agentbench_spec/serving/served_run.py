@@ -221,24 +221,23 @@ def _launching(drafter: Launchable, config: RunConfig, folder: Path, connect: Co
 def describe_all(config: RunConfig, connect: Connect) -> list[Server]:
     """Every server named by URL, once it is ready. Raises ConfigError if one tells nothing and has no label."""
     servers = [describe(base_url, config, connect) for base_url in dict.fromkeys(config.servers.base_urls)]
-    untold = [server for server in servers if server.told is None]
-    if not untold:
-        return servers
-    labels = dict(zip((server.base_url for server in untold), _labels(config, untold), strict=True))
-    return [replace(server, label=labels.get(server.base_url)) for server in servers]
-
-
-def _labels(config: RunConfig, untold: Sequence[Server]) -> Sequence[str]:
-    """The drafters' names of servers that do not tell theirs: one for all, or as many as there are, in order."""
     given = config.drafters if "drafters" in config.model_fields_set else ()
     named = [name.partition("=")[0] for name in given]
+    untold = [server.base_url for server in servers if server.told is None]
+    labels = dict(zip(untold, _labels(named, untold), strict=True)) if untold else {}
+    likely = {server.base_url: name for server in servers for name in named if name in server.aliases}
+    return [replace(server, label=(likely | labels).get(server.base_url)) for server in servers]
+
+
+def _labels(named: Sequence[str], untold: Sequence[str]) -> Sequence[str]:
+    """The drafters' names of servers that do not tell theirs: one for all, or as many as there are, in order."""
     for names in (named, [name for name in named if name != BASELINE]):
         if len(names) == 1:
             return [names[0]] * len(untold)
         if len(names) == len(untold):
             return names
     raise ConfigError(
-        f"{untold[0].base_url} does not say what drafts in it; name its drafter: --drafter NAME, once for all such "
+        f"{untold[0]} does not say what drafts in it; name its drafter: --drafter NAME, once for all such "
         "servers or once for each in the order of their URLs"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +62,11 @@ class Server:
     def told(self) -> str | None:
         """The drafter's name as the server tells it; None: it does not."""
         return None
+
+    @property
+    def aliases(self) -> Collection[str]:
+        """Drafters that it cannot tell from the one it names."""
+        return ()
 
     @property
     def drafter(self) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from localmodel import save_rollouts, session
 from runkit import Done, call
-from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, ended, settings
+from servedkit import EAGLE3, FAKE, Behaviour, FakeServer, FakeVLLM, VLLMBehaviour, ended, settings
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
@@ -342,3 +342,16 @@ def test_verb_says_what_it_cannot_do(tiny: Path, rollouts: Path, tmp_path: Path)
     (record,) = verb.results.glob("table4-*/table4.json")
     changed = json.loads(record.read_text("utf-8"))["changed"]
     assert changed[1:] == [f"target ({tiny}, the servers say fake)", "k of ngram (3 -> 7)"]
+
+
+def test_verb_measures_vllm_too(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """The same table from vLLM servers: named so, with τ of their reports; fails if our own engine runs instead."""
+    verb = Verb(rollouts, tmp_path)
+    with FakeVLLM() as plain, FakeVLLM(VLLMBehaviour(method="eagle3")) as spec:
+        urls = ("--base-url", f"{plain.base_url},{spec.base_url}", "--concurrency", "1")
+        done = verb("--backend", "vllm", *urls, "--target", tiny)
+    assert done.code == 0, done.err
+    (folder,) = verb.results.glob("table4-*")
+    assert folder.name.endswith("-vllm") and "served by vLLM: Alpaca" in (folder / "table4.md").read_text("utf-8")
+    assert cells(folder).loc[("eagle3", "tau_raw", "concurrency 1")]["pooled"] == pytest.approx(2.2)
+    assert {row.backend for row in read_rows(Path(done.last["runs"][0]))} == {"vllm"}

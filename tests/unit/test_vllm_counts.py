@@ -266,6 +266,16 @@ def test_prometheus_deltas_are_the_reports() -> None:
         )
 
 
+def test_rounds_that_merged_events_took_away_are_missed() -> None:
+    """Fails if a look-up's rounds are too few, its counter of iterations says so, and the run does not."""
+    vllm, total = engine_of("vllm"), {"iteration_tokens_total_count": 48.0, "request_success_total": 1.0}
+    told = [
+        vllm.cross_check(total, [(make_row(**fields, concurrency=1, new_tokens=50), answer_of("ngram/comp_P_64"))])
+        for fields in ({"drafter": "ngram", "rounds": rounds} for rounds in (47, 44, 50))
+    ]
+    assert [any("iterations" in line for line in check.disagreements) for check in told if check] == [False, True, True]
+
+
 def _as_text(grown: dict[str, float]) -> str:
     return "\n".join(f"{name.replace('{,', '{')} {value}" for name, value in grown.items())
 

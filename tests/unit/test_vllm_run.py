@@ -162,6 +162,10 @@ def test_servers_that_do_not_tell_are_named(model: Path, rollouts: Path, tmp_pat
             served(vllm(model, rollouts, plain, spec), tmp_path / "one")
         done = served(vllm(model, rollouts, plain, spec, drafters=["none", "dflash"]), tmp_path / "two")
     assert {row.drafter for row in done.rows} == {"none", "dflash"} and of(done, "dflash")[1].k == 3
+    with FakeVLLM(VLLMBehaviour(method="draft_model")) as shown:
+        lone = served(vllm(model, rollouts, shown, workload__limit=1), tmp_path / "three")
+        named = served(vllm(model, rollouts, shown, workload__limit=1, drafters=["pard"]), tmp_path / "four")
+    assert {row.drafter for row in lone.rows} == {"draft_lm"} and {row.drafter for row in named.rows} == {"pard"}
 
 
 def test_dead_server_loses_one_rollout_and_resume_finishes(model: Path, rollouts: Path, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ repeat would be drafted from the first."""
 _WITHOUT_DRAFT = {"ngram", "ngram_gpu", "suffix", "mtp"}
 _NO_ASYNC = {"ngram", "suffix", "medusa", "custom_class"}
 """Drafters for which vLLM turns asynchronous scheduling off, and says nothing."""
+_LEAST_OF_A_STEP = 2048
+"""Tokens that fit in one step under the smallest default of --max-num-batched-tokens."""
 _NEEDS_V2 = {"dspark", "dflash2"}
 _TOTALS = {
     "drafts": "spec_decode_num_drafts_total",
@@ -202,15 +204,21 @@ def _preempted(grown: Mapping[str, float]) -> list[str]:
 
 
 def _steps(grown: Mapping[str, float], heard: Sequence[tuple[TurnRow, Answer]]) -> list[str]:
-    """One request at a time: the engine's iterations are at least a prefill and the rounds of each turn."""
+    """One request at a time: the engine's iterations are the prefills and the rounds of each turn.
+
+    A prompt takes one prefill up to the tokens of a step; asynchronous scheduling may add iterations of its own.
+    """
     rows = [row for row, _ in heard]
     counted, rounds = grown.get(_ITERATIONS), [row.rounds for row in rows]
     if counted is None or None in rounds or any(row.concurrency != 1 for row in rows):
         return []
     least = len(rows) + sum(number or 0 for number in rounds)
-    if counted >= least:
+    alone = grown.get(_TOTALS["requests"]) == len(rows)
+    short = all(row.new_tokens is not None and row.new_tokens <= _LEAST_OF_A_STEP for row in rows)
+    exact = alone and short and all(row.drafter in _NO_ASYNC for row in rows)
+    if counted == least or (counted > least and not exact):
         return []
-    return [f"iterations: the server counted {counted:g}, our turns had at least {least} (a prefill and rounds each)"]
+    return [f"iterations: the server counted {counted:g}, our turns had {least} (a prefill and the rounds of each)"]
 
 
 ENGINE = VLLM()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,6 +41,7 @@ EQUAL = (
 )
 SPECULATIVE = ("speculative", "method", "draft_model", "num_speculative_tokens")
 
+_OF_ONE_METHOD = {"draft_model": ("draft_lm", "pard"), "eagle3": ("eagle3", "peagle"), "dflash": ("dflash", "dflash2")}
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _DRAFTS = "vllm:spec_decode_num_drafts"
@@ -116,6 +117,11 @@ class VLLMServer(Server):
             return BASELINE
         method = self.info.get("method")
         return {"draft_model": "draft_lm"}.get(str(method), str(method)) if method else None
+
+    @property
+    def aliases(self) -> Collection[str]:
+        """Drafters of one method: what tells them apart is in the draft or in a flag, and not shown."""
+        return _OF_ONE_METHOD.get(str(self.info.get("method")), ())
 
     @property
     def needs_model(self) -> bool:
