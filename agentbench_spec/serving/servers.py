@@ -42,7 +42,7 @@ class Acceptance:
 class Server:
     """One server as it described itself; `info` is empty where it offers no such route.
 
-    An engine's own server overrides what it can tell. This one knows nothing: no τ, no expected reuse, no refusals.
+    An engine's own server overrides what it can tell. This one knows nothing: no τ, no expected reuse.
     """
 
     base_url: str
@@ -55,6 +55,8 @@ class Server:
     backend: ClassVar[Backend] = "openai"
     equal: ClassVar[Sequence[str]] = ()
     """Names in `info` in which the baseline and every drafter must agree."""
+    cold_flag: ClassVar[str] = ""
+    """What turns its prefix cache off."""
     speculative: ClassVar[Sequence[str]] = ()
     """Names in `info` that make the drafter."""
 
@@ -139,7 +141,21 @@ class Server:
         return None
 
     def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
-        """Raises ConfigError if this server cannot give honest numbers for these settings."""
+        """Raises ConfigError if this server cannot give honest numbers for these settings.
+
+        Here, for a prefix cache that is on or off where the run needs the contrary.
+        """
+        cold = config.replay.prefix == "cold"
+        if cold and self.keeps_prefixes:
+            raise ConfigError(
+                f"{self.base_url}: replay.prefix=cold, but the server keeps prefixes; start it with {self.cold_flag}"
+            )
+        several = any(len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts)
+        if not cold and several and self.keeps_prefixes is False:
+            raise ConfigError(
+                f"{self.base_url}: the prefix cache is off, so every turn would be prefilled from nothing; start the "
+                f"server without {self.cold_flag}, or set replay.prefix=cold"
+            )
 
     def public_info(self) -> dict[str, Any]:
         """Everything the server said about itself, without its secrets: a run folder is made to be shown."""

@@ -239,7 +239,7 @@ def test_drafters_that_cannot_be_launched(given: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caching", "prefix", "why"), [(True, "cold", "--no-enable"), (False, "kept", "--enable-prefix")]
+    ("caching", "prefix", "why"), [(True, "cold", "start it with --no-enable"), (False, "kept", "without --no-enable")]
 )
 def test_a_cache_that_is_not_as_the_run_needs_it(
     model: Path, rollouts: Path, tmp_path: Path, caching: bool, prefix: str, why: str
@@ -249,6 +249,14 @@ def test_a_cache_that_is_not_as_the_run_needs_it(
         with pytest.raises(ConfigError, match=why):
             served(vllm(model, rollouts, plain, replay__prefix=prefix), tmp_path / "run")
         assert plain.requests == []
+
+
+def test_unequal_servers_are_refused(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Another block size finds other prefixes: the comparison would be of caches."""
+    with FakeVLLM() as plain, FakeVLLM(VLLMBehaviour(**EAGLE3, block_size=32)) as spec:
+        with pytest.raises(ConfigError, match=r"--block-size .16 for the baseline, 32 for eagle3"):
+            served(vllm(model, rollouts, plain, spec), tmp_path / "run")
+        assert spec.requests == []
 
 
 def test_the_command_line_names_the_backend(model: Path, rollouts: Path, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ class SGLangServer(Server):
     """One SGLang server as `/server_info` describes it."""
 
     backend: ClassVar[Backend] = "sglang"
+    cold_flag: ClassVar[str] = "--disable-radix-cache"
     equal: ClassVar[Sequence[str]] = EQUAL
     speculative: ClassVar[Sequence[str]] = SPECULATIVE
 
@@ -168,7 +169,7 @@ class SGLangServer(Server):
     def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
         """Raises ConfigError for sampling that it ignores, a cache that is off, and a draft under a wrong name."""
         self._refuse_temperature(config)
-        self._refuse_radix(config, rollouts)
+        Server.refuse(self, config, rollouts, draft)
         named = [str(name) for name in (draft or {}).get("architectures") or ()]
         if self.algorithm == "EAGLE" and any("eagle3" in name.lower() for name in named):
             raise ConfigError(
@@ -192,18 +193,4 @@ class SGLangServer(Server):
                 f"{self.base_url}: {self.algorithm} on {'ROCm' if rocm else device} verifies by arg-max whatever the "
                 f"temperature; decode.temperature={config.decode.temperature:g} would be ignored: set it to 0"
                 + (", or start the server with --speculative-use-rejection-sampling" if rocm else "")
-            )
-
-    def _refuse_radix(self, config: RunConfig, rollouts: Sequence[Rollout]) -> None:
-        cold = config.replay.prefix == "cold"
-        if cold and self.keeps_prefixes:
-            raise ConfigError(
-                f"{self.base_url}: replay.prefix=cold, but the server keeps prefixes; start it with "
-                "--disable-radix-cache"
-            )
-        several = any(len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts)
-        if not cold and several and self.keeps_prefixes is False:
-            raise ConfigError(
-                f"{self.base_url}: the radix cache is off, so every turn would be prefilled from nothing; start the "
-                "server without --disable-radix-cache, or set replay.prefix=cold"
             )

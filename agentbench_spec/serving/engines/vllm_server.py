@@ -7,11 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentbench_spec.config import RunConfig
 from agentbench_spec.config.backends import Backend
-from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
-from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.serving.engines.vllm_counts import Decoding, Report, broken_sums, read_report, solve
 from agentbench_spec.serving.servers import Acceptance, Server
@@ -107,6 +104,7 @@ class VLLMServer(Server):
     """One vLLM server; `info` as `described` gives it."""
 
     backend: ClassVar[Backend] = "vllm"
+    cold_flag: ClassVar[str] = "--no-enable-prefix-caching"
     equal: ClassVar[Sequence[str]] = EQUAL
     speculative: ClassVar[Sequence[str]] = SPECULATIVE
 
@@ -219,18 +217,3 @@ class VLLMServer(Server):
             return False
         end = (answer.prompt_tokens or 0) + (answer.completion_tokens or 0)
         return self.window is None or end + report.width < self.window
-
-    def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
-        """Raises ConfigError for a prefix cache that is not as the run needs it."""
-        cold = config.replay.prefix == "cold"
-        if cold and self.keeps_prefixes:
-            raise ConfigError(
-                f"{self.base_url}: replay.prefix=cold, but the server keeps prefixes; start it with "
-                "--no-enable-prefix-caching"
-            )
-        several = any(len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts)
-        if not cold and several and self.keeps_prefixes is False:
-            raise ConfigError(
-                f"{self.base_url}: prefix caching is off, so every turn would be prefilled from nothing; start the "
-                "server with --enable-prefix-caching, or set replay.prefix=cold"
-            )
