@@ -119,13 +119,14 @@ def test_the_clock_of_a_real_target_shows_a_cost() -> None:
 
 
 def test_the_card_says_it_in_words() -> None:
-    """Fails if noise is printed as a cost: "-14.1 % longer" stood on a card."""
+    """Fails if noise is printed as a cost, as "-14.1 % longer" once was, or the manifest loses a part of it."""
     rows = [make_row(drafter="none", matched=[0] * 4, decode_s=0.4)]
     card = Card("m", "float32", "cpu", 500_000_000, 46_080, 10e9, 1e-6, TapsCost(-0.141, -0.3, 0.05, 24))
     assert card.lines(rows)[3] == (
         "hidden states for the drafters add to the shared prefill: not told from noise, -14.1% [-30.0%, +5.0%] over 24 "
         "pairs; end to end, the baseline is charged for them, too"
     )
+    assert card.as_dict()["taps_cost"] == {"cost": -0.141, "low": -0.3, "high": 0.05, "pairs": 24}
     assert TapsCost(0.031, 0.022, 0.04, 24).text == "+3.1% [+2.2%, +4.0%] over 24 pairs"
 
 
