@@ -1,13 +1,14 @@
 """Speed-ups of one small run on an idle machine, and of the same run beside one and two competing processes.
 
-usage: python benchmarks/noisy_machine.py [--rollouts 2] [--turns 4] [--tokens 48] [--methods ngram dlite] [--threads]
+usage: python benchmarks/noisy_machine.py [--rollouts 2] [--turns 3] [--tokens 32] [--methods ngram dlite] [--threads]
 
 Replays shipped BFCL-v3 rollouts on the embedded target by the command line: idle, beside each number of competitors,
 and idle again, which shows what the machine does by itself. A competitor keeps one core and the memory busy; all end
 with the script, however it ends. Every speed-up must be within 5 % of the idle one, or the run must have said that its
-clocks are doubtful; exit code 1 if one is neither, or was not measured. Each run is stopped after `--seconds` (180).
-`--threads` (six runs more) then tells how one thread, and threads that wait actively or passively for each other, bear
-a competitor. Run it on a machine that does nothing else.
+clocks are doubtful; exit code 1 if one is neither, or was not measured. Takes `--minutes` (12) at most: a run that
+takes more than its share of what is left is stopped. `--threads` then tells, in as many minutes again, how one thread,
+and threads that wait actively or passively for each other, bear a competitor. Run it on a machine that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -52,6 +54,18 @@ class Condition(NamedTuple):
     """OMP_WAIT_POLICY; None: as it is set for the script, which is not at all, usually."""
 
 
+class Budget:
+    """Shares the time that is left among the runs that are left."""
+
+    def __init__(self, minutes: float, runs: int) -> None:
+        self._end_s, self._runs = time.monotonic() + 60 * minutes, runs
+
+    def next_s(self) -> float:
+        """Seconds that the next run may take."""
+        self._runs -= 1
+        return max(self._end_s - time.monotonic(), 1.0) / (self._runs + 1)
+
+
 @contextmanager
 def competing(count: int, niceness: int = 0) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Competitors that end with the block, however it ends, and with this process, even if it is killed."""
@@ -69,8 +83,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def measure(condition: Condition, options: argparse.Namespace) -> Run | None:
-    """One run under a condition; None: it was stopped. Raises SystemExit with its last words if it fails."""
+def measure(condition: Condition, options: argparse.Namespace, limit_s: float) -> Run | None:
+    """One run under a condition; None: `limit_s` was too little. Raises SystemExit with its last words if it fails."""
     environment = dict(os.environ)
     if condition.waiting:
         environment |= {"OMP_WAIT_POLICY": condition.waiting}
@@ -80,7 +94,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Run | None:
         command = [sys.executable, "-m", "agentbench_spec", "run", "--out", str(out), *_flags(condition, options)]
         try:
             done = subprocess.run(
-                command, env=environment, timeout=options.seconds, capture_output=True, text=True, check=False
+                command, env=environment, timeout=limit_s, capture_output=True, text=True, check=False
             )
         except subprocess.TimeoutExpired:
             return None
@@ -158,7 +172,7 @@ def report(name: str, run: Run | None, idle: Run | None, options: argparse.Names
         value = number(after[method]) + spread_text(own.speedup_interval if own else None)
         as_timed = number(own.speedup.as_timed if own else None)
         print(f"{name:16}{method:10}{value:22}{as_timed:>9}{change(before[method], after[method]):>11}  {said}")
-    print(f"{'':16}{_circumstances(run) if run else f'stopped after {options.seconds} s'}", flush=True)
+    print(f"{'':16}{_circumstances(run) if run else 'stopped: out of time'}", flush=True)
     return not any(said.endswith("!") for said in verdicts)
 
 
@@ -178,10 +192,11 @@ def thread_table(known: Mapping[Condition, Run | None], options: argparse.Namesp
     usual = int(idle.manifest["host"]["threads"]) if idle else os.cpu_count() or 1
     settings = [(None, None), (usual, "active"), (usual, "passive"), *([(1, None)] if usual > 1 else [])]
     columns = "".join(f"{f'{method}: idle, beside':>28}" for method in options.methods)
+    budget = Budget(options.minutes, 2 * len(settings) - 2)
     print(f"\n{'threads':9}{'waiting':9}{'plain ms: idle, beside one':>32}{columns}", flush=True)
     for threads, waiting in settings:
         pair = [Condition(competitors, threads, waiting) for competitors in (0, 1)]
-        alone, beside = (known[own] if own in known else measure(own, options) for own in pair)
+        alone, beside = (known[own] if own in known else measure(own, options, budget.next_s()) for own in pair)
         plain = f"{number(plain_ms(alone), '.1f'):>7}{number(plain_ms(beside), '.1f'):>9}"
         cells = f"{plain}{change(plain_ms(alone), plain_ms(beside)):>11}"
         before, after = speedups(alone, options.methods), speedups(beside, options.methods)
@@ -194,24 +209,25 @@ def main() -> int:
     """Print the tables and a verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=4, help="turns of each")
-    parser.add_argument("--tokens", type=int, default=48, help="most of a turn")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each")
+    parser.add_argument("--tokens", type=int, default=32, help="most of a turn")
     parser.add_argument("--methods", nargs="+", default=["ngram", "dlite"])
     parser.add_argument("--competitors", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--nice", type=int, default=0, help="niceness of the competitors, 0 to 19")
-    parser.add_argument("--seconds", type=int, default=180, help="most of a run")
+    parser.add_argument("--minutes", type=float, default=12, help="most of each table")
     parser.add_argument("--threads", action="store_true", help="threads and their way of waiting, too")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(HEADINGS, flush=True)
-    found = {Condition(): measure(Condition(), options)}
+    budget = Budget(options.minutes, 2 + len(options.competitors))
+    found = {Condition(): measure(Condition(), options, budget.next_s())}
     idle = found[Condition()]
     stands = report("idle", idle, idle, options)
     for competitors in options.competitors:
         condition = Condition(competitors)
-        found[condition] = measure(condition, options)
+        found[condition] = measure(condition, options, budget.next_s())
         stands &= report(f"{competitors} competing", found[condition], idle, options)
-    stands &= report("idle again", measure(Condition(), options), idle, options)
+    stands &= report("idle again", measure(Condition(), options, budget.next_s()), idle, options)
     if options.threads:
         thread_table(found, options)
     if idle is None or doubtful(idle):

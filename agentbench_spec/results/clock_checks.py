@@ -120,6 +120,8 @@ def _moved(rows: Sequence[TurnRow]) -> Iterator[str]:
                 f"{drafter}: rounds far above their like took much of the time; the plain ratio of sums, with them, is "
                 f"{found.as_timed:.2f}, the speed-up without {found.pooled:.2f}"
             )
+        if any(row.decode_s and not (row.rounds or row.chunk_gaps_s) for pair in pairs for row in pair):
+            yield f"{drafter}: its speed-up is doubtful: of turns without rounds or chunks, a stall cannot be told"
         if max((row.concurrency or 1 for pair in pairs for row in pair), default=1) > 1:
             alone = speedup([(replace(base, concurrency=1), replace(row, concurrency=1)) for base, row in pairs])
             if _notable(alone.pooled, found.pooled):

@@ -22,10 +22,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 FAR_ABOVE = 2.0
 """Times what its like take from which on a round was stalled."""
-_FAR_ABOVE_UNTIMED = 5.0
+_FAR_ABOVE_UNTIMED = 3.0
 """As `FAR_ABOVE`, where rounds were not timed: the mean round of a turn varies with what its rounds were."""
 _FAR_ABOVE_PREFILL = 4.0
 """As `FAR_ABOVE`, of prefills: as many tokens take longer behind a long text than behind a short one."""
+_FAR_ABOVE_IN_STALL = 1.25
+"""As `FAR_ABOVE`, in a turn that was too slow for all: each of them may have been by a factor of its own."""
 _FEWEST = 5
 """Turns from which on a line can be told from a stall."""
 _MOST = 400
@@ -38,9 +40,9 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     rows: turns, of one drafter or several. What a round should take is the level of its turn, which all its drafters
     share, times what its drafter takes of it at that context, more for more drafts. A level far above those of other
     turns is scaled down for all. So a machine that is slower for a while changes no ratio, and a stall of one drafter
-    neither. Where rounds were not timed, a turn's mean round stands for all; where they were not counted, its mean
-    token. All rounds of a row marked `disturbed` count as stalled. The seconds of a server stay as they are if it had
-    several rollouts in flight: its stalls cannot be told from what it did for the others.
+    neither. Where rounds were not timed, a turn's mean round stands for all. All rounds of a row marked `disturbed`
+    count as stalled. Seconds stay as they are where neither rounds nor a server's chunks are known, and of a server
+    that had several rollouts in flight: its stalls cannot be told from what it did for the others.
     """
     found = [row.decode_s for row in rows]
     judged = [i for i, row in enumerate(rows) if _alone(row) and row.decode_s and _rounds(row)]
@@ -57,6 +59,7 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     for i in judged:
         limit = far_above if len(steps[i]) > 1 or steps[i][0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
         turn, row = turn_of(rows[i]), rows[i]
+        limit = limit if scales[turn] == 1 else _FAR_ABOVE_IN_STALL
         base = levels[turn] * shares[i]
         spent = []
         for step in steps[i]:
@@ -145,7 +148,7 @@ def _alone(row: TurnRow) -> bool:
 
 
 def _rounds(row: TurnRow) -> int:
-    return row.rounds or row.emitted or 0
+    return row.rounds or len(row.chunk_gaps_s or ())  # a server sends a chunk a round
 
 
 class _Step(NamedTuple):
@@ -159,7 +162,7 @@ class _Step(NamedTuple):
 
 def _steps(row: TurnRow) -> list[_Step]:
     widths = row.proposed_lengths or [0] * _rounds(row)
-    seconds = row.round_s or row.chunk_gaps_s or ()  # a server sends a chunk a round
+    seconds = row.round_s or row.chunk_gaps_s or ()
     if len(seconds) == len(widths):
         return [_Step(width, s, 1) for width, s in zip(widths, seconds, strict=True)]
     return [_Step(fmean(widths), (row.decode_s or 0.0) / _rounds(row), _rounds(row))]

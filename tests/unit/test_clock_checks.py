@@ -93,3 +93,6 @@ def test_a_stall_beside_other_requests_is_told() -> None:
     for row in found:
         row.concurrency = 1
     assert not any("doubtful" in line for line in clock_warnings(found))
+    for row in found:
+        row.chunk_gaps_s = row.rounds = row.matched_lengths = None
+    assert any("cannot be told" in line for line in clock_warnings(found))

@@ -114,9 +114,8 @@ def as_seen(rows: Sequence[TurnRow], how: str) -> list[TurnRow]:
     if how == "not timed":
         return untimed
     served = [replace(row, backend="sglang", concurrency=1, proposed_lengths=None) for row in untimed]
-    if how == "chunks":
-        return [replace(row, chunk_gaps_s=old.round_s) for row, old in zip(served, rows, strict=True)]
-    return [replace(row, rounds=None) if row.drafter != "none" else row for row in served]
+    chunks = [replace(row, chunk_gaps_s=old.round_s) for row, old in zip(served, rows, strict=True)]
+    return chunks if how == "chunks" else [replace(row, rounds=None) for row in chunks]
 
 
 HOW = ("timed", "not timed", "chunks", "rounds unknown")
@@ -147,6 +146,16 @@ def test_no_speed_up_moves_with_stalls(hit: str, how: str) -> None:
     assert abs(math.log(after.as_timed / (before.as_timed or 1))) > 0.5  # what the plain sums make of it
     for name in ("pooled", "macro", "turn_mean", "e2e"):
         assert getattr(after, name) == pytest.approx(getattr(before, name), rel=0.05), name
+
+
+def test_stalls_of_both_sides_of_a_turn_are_not_compared() -> None:
+    """Both sides of a turn stalled, each by its own factor. Fails if one of them passes for the turn's level."""
+    calm = both_sides()
+    factors = {("none", 7): 13.0, ("ngram", 7): 24.0}
+    noisy = [stalled(row, factors.get((row.drafter, row.turn), 1.0)) for row in calm]
+    for how in HOW:
+        before, after = (speedup(paired(as_seen(rows, how), "ngram")).pooled for rows in (calm, noisy))
+        assert after == pytest.approx(before, rel=0.01), how
 
 
 @pytest.mark.parametrize("figure", ["pooled", "macro", "e2e"])
