@@ -48,18 +48,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = [
-    "ConfigError",
-    "ContractError",
-    "DraftSampler",
-    "Drafter",
-    "DrafterFactory",
-    "DrafterSpec",
-    "Proposal",
-    "SequenceDrafter",
-    "Span",
-    "TargetInfo",
-    "hub_said",
-]
+    "ConfigError", "ContractError", "DraftSampler", "Drafter", "DrafterFactory", "DrafterSpec", "Proposal",
+    "SequenceDrafter", "Span", "TargetInfo", "hub_said",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +114,8 @@ class Span:
     """[B, n] int64: token that follows it; next_ids[b, count - 1] is the anchor."""
     hidden: Tensor | None = None
     """[B, n, S, H] (scope "all"), [B, 1, S, H] (scope "last": position count - 1), target dtype; else None."""
+    on_host: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[Sequence[int]]] | None = None
+    """rows, start, count and each row's `count` committed tokens as lists, where the engine has them: no wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,6 @@ class DraftSampler(Protocol):
     @property
     def greedy(self) -> bool:
         """True at temperature 0."""
-        ...
 
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """logits [B, V] -> token ids [B] int64 and their distribution [B, V] float32 (None when greedy)."""
@@ -159,6 +151,11 @@ class Drafter:
     spec: DrafterSpec
     sampler: DraftSampler
     """Set by the engine before `propose`. Drafters that ignore it propose point masses, which is always exact."""
+    host_only: bool = False
+    """True if all work is done on the host and no hidden states are wanted. Then `propose` and `observe` are handed
+    CPU tensors whatever the target's device, and the proposal is on the CPU: it travels with the round's one copy."""
+    carried: Sequence[Tensor] = ()
+    """Lists that a method `look_ahead(anchor, position, k)` gave, sent along with the round's; set before `propose`."""
     notes: Sequence[str] = ()
     """What was guessed where a checkpoint leaves it open, in words, complete once open; runs and manifests say it."""
 
@@ -217,20 +214,25 @@ class SequenceDrafter(Drafter):
     `state_bytes`. They never see hidden states.
     """
 
+    host_only = True
+
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         self._texts: list[list[int]] = [[] for _ in range(rows)]
 
     def observe(self, span: Span) -> None:
-        starts, counts = span.start.tolist(), span.count.tolist()
-        fed = span.input_ids.tolist()
-        for b, row in enumerate(span.rows.tolist()):
-            if counts[b]:
-                self.truncate(row, starts[b])
-                if len(self._texts[row]) != starts[b]:
+        if span.on_host is not None:
+            rows, starts, _, fed = span.on_host
+        else:
+            rows, starts, counts = span.rows.tolist(), span.start.tolist(), span.count.tolist()
+            fed = [row[:count] for row, count in zip(span.input_ids.tolist(), counts, strict=True)]
+        for row, start, tokens in zip(rows, starts, fed, strict=True):
+            if tokens:
+                self.truncate(row, start)
+                if len(self._texts[row]) != start:
                     raise ContractError(
-                        f"{self.spec.name}: span of row {row} starts at {starts[b]}, text has {len(self._texts[row])}"
+                        f"{self.spec.name}: span of row {row} starts at {start}, text has {len(self._texts[row])}"
                     )
-                new = fed[b][: counts[b]]
+                new = list(tokens)
                 self._texts[row].extend(new)
                 self.extend_one(row, new)
 

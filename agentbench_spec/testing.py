@@ -129,6 +129,7 @@ class PlainDrafter(Drafter):
     """Proposes nothing: plain decoding, for comparison inside the core, which imports no drafter."""
 
     spec = DrafterSpec(name="plain", max_tokens=0, history_free=True)
+    host_only = True
 
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         return Proposal(ids=anchor.new_empty((len(anchor), 0)))
@@ -143,6 +144,7 @@ class ScriptedDrafter(Drafter):
     """Knows how each row's text goes on, and errs where told, so that accepted counts are known beforehand."""
 
     spec = DrafterSpec(name="scripted", history_free=True)
+    host_only = True
 
     def __init__(self, texts: Sequence[Sequence[int]], *, errs: Callable[[int], bool] = lambda position: False):
         """texts: the whole text of each row, prompt and continuation; errs: text positions that it guesses wrong."""

@@ -72,6 +72,8 @@ class DLiteWindowDrafter(DLiteDrafter):
         self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
         self._text = torch.zeros(rows, capacity + 1, dtype=torch.int64, device=device)
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
+        columns = (self._slot_columns, self._history_columns)  # as tensors: a list would be copied in every round
+        self._slots, self._fused = (torch.tensor(part, device=device) for part in columns)
         self._context = ContextCache(config.geometry, rows=rows, capacity=capacity, block=0, device=device, dtype=dtype)
 
     @torch.inference_mode()
@@ -83,13 +85,13 @@ class DLiteWindowDrafter(DLiteDrafter):
         self._context.lengths.advance(span)
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         last = (count - 1).clamp(min=0)
-        newest = hidden[torch.arange(len(rows), device=device), last][:, self._slot_columns]
+        newest = hidden[torch.arange(len(rows), device=device), last][:, self._slots]
         self._pivots.take(rows, start, count, newest)
         offset = torch.arange(span.input_ids.shape[1], device=device)
         counted = offset < count[:, None]
         positions = start[:, None] + offset
         self._text[rows[:, None], torch.where(counted, positions, self._text.shape[1] - 1)] = span.input_ids
-        history = self.net.history(self.net.fuse(hidden[:, :, self._history_columns]), self._rotary(positions))
+        history = self.net.history(self.net.fuse(hidden[:, :, self._fused]), self._rotary(positions))
         keys, values = (torch.stack(part, 1) for part in zip(*history, strict=True))
         self._context.append(rows, start, count, keys, values)
 

@@ -29,6 +29,8 @@ class HybridDrafter(Drafter):
 
     def __init__(self, lookup: SequenceDrafter, other: Drafter, min_match: int) -> None:
         self._lookup, self._other, self._min_match = lookup, other, min_match
+        self._source: list[str] = []
+        self._k_of_other = 0
         self.spec = _spec_of(lookup.spec, other.spec)
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
@@ -43,18 +45,28 @@ class HybridDrafter(Drafter):
         for part in self._parts:
             part.observe(span)
 
+    def look_ahead(self, anchor: Sequence[int], position: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """Look up on the host; which rows copy, how much, and what, row by row."""
+        anchors, positions = torch.tensor(anchor), torch.tensor(position)
+        copies = [match >= self._min_match for match in self._lookup.match_lengths(anchors, positions)]
+        copied = self._lookup.propose(anchors, positions, k)
+        others = any(at >= 0 and not own for own, at in zip(copies, position, strict=True))
+        self._source = [(self._lookup if own else self._other).spec.name for own in copies]
+        self._k_of_other = k if others else 0
+        return [int(own) for own in copies], _counts(copied).tolist(), copied.ids.flatten().tolist()
+
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         """Copy for rows whose match is long enough; for the rest ask the other part, if there is a rest."""
-        matches = torch.tensor(self._lookup.match_lengths(anchor, position))
-        copies = matches >= self._min_match
-        copied = self._lookup.propose(anchor, position, k)
-        others = bool((~copies & (position.cpu() >= 0)).any())
+        carried, self.carried = self.carried, ()
+        if not carried:  # nobody looked ahead: this is not a round of the engine
+            found = self.look_ahead(anchor.tolist(), position.tolist(), k)
+            carried = [torch.tensor(part, dtype=torch.int64, device=anchor.device) for part in found]
+        copies, counts, ids = carried[0] > 0, carried[1], carried[2].view(len(anchor), -1)
         # Asked for nothing it still hears that a round begins, which a drafter may have to know.
-        guessed = self._ask_other(anchor, position, k if others else 0)
-        source = [(self._lookup if own else self._other).spec.name for own in copies.tolist()]
-        if not others:
-            return replace(copied, count=_counts(copied) * copies, source=source)
-        return _merged(copied, guessed, copies, source)
+        guessed = self._ask_other(anchor, position, self._k_of_other)
+        if not self._k_of_other:
+            return Proposal(ids, count=counts * copies, source=self._source)
+        return _merged(Proposal(ids, count=counts), guessed, copies, self._source)
 
     def _ask_other(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         sampler: DraftSampler | None = getattr(self, "sampler", None)

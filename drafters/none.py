@@ -11,6 +11,7 @@ class NoDrafter(Drafter):
     """Proposes zero tokens."""
 
     spec = DrafterSpec(name="none", max_tokens=0, history_free=True)
+    host_only = True
 
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         return Proposal(ids=anchor.new_empty((len(anchor), 0)))

@@ -56,7 +56,8 @@ def slot_attention(
     out = torch.nn.functional.scaled_dot_product_attention(
         folded, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout
     )
-    return out.view(batch, query_heads, n, width).transpose(1, 2), None
+    # reshape: kernels answer in different layouts, and in some of CUDA's the heads cannot be told apart by a view
+    return out.reshape(batch, query_heads, n, width).transpose(1, 2), None
 
 
 def causal_mask(

@@ -10,63 +10,21 @@ anchor ──► propose ──► verify ──► accept ──► observe ─
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine.proposals import drafts_of
-from agentbench_spec.engine.rounds import Limits, Round
+from agentbench_spec.drafting import Drafter, Span
+from agentbench_spec.engine.proposals import Drafted, drafts_of
+from agentbench_spec.engine.rounds import Limits, Turn
 from agentbench_spec.engine.sampling import RowSampler, pick, probabilities
-from agentbench_spec.engine.spans import following, span_of
-from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.spans import Asked, Feed, Numbers, following, host_span, kept_of, span_of, stays_on_host
+from agentbench_spec.engine.target import Evaluated, Target
 from agentbench_spec.engine.timing import Clock
-from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled, read_back, recorded, sound
+from agentbench_spec.engine.verify import Verdict, accept_equal, accept_sampled, read_back, sound
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.results.rows import StopReason
 
-
-@dataclass(slots=True)
-class Turn:
-    """One row's turn: its prefill is done and its anchor, the first output token, is chosen."""
-
-    position: int
-    """Text position of the anchor."""
-    output: list[int]
-    """Emitted ids, the prefill token first; the last one is the anchor."""
-    reference: Sequence[int] | None = None
-    """Forced decoding: what the target "chooses", output[0] included."""
-    rounds: list[Round] = field(default_factory=list)
-    stop_reason: StopReason | None = None
-
-    def take(
-        self, tokens: Sequence[int], proposed: int, limits: Limits, source: str | None = None, asked: int | None = None
-    ) -> int:
-        """Append the round's accepted drafts and next token, clipped; returns how many were kept."""
-        kept = limits.clip(tokens[: self._room(limits)])
-        self.output.extend(kept)
-        self.position += len(kept)
-        self.rounds.append(Round(proposed, len(tokens) - 1, len(kept), source, asked))
-        self.end(limits)
-        return len(kept)
-
-    def end(self, limits: Limits) -> None:
-        """Set the stop reason if the turn is over."""
-        if self.output[-1] in limits.stop_ids:
-            self.stop_reason = "stop"
-        elif self.reference is not None and len(self.output) >= len(self.reference):
-            self.stop_reason = "end_of_record"
-        elif len(self.output) >= limits.max_new_tokens:
-            self.stop_reason = "length"
-
-    def _room(self, limits: Limits) -> int:
-        cap = limits.max_new_tokens if self.reference is None else min(limits.max_new_tokens, len(self.reference))
-        return cap - len(self.output)
-
-    def ahead(self, n: int) -> Sequence[int]:
-        """The next n tokens of the record, fewer at its end; none if the turn is not forced."""
-        return self.reference[len(self.output) :][:n] if self.reference is not None else ()
+__all__ = ["Turn", "accept", "decode", "step"]
 
 
 @torch.inference_mode()
@@ -96,55 +54,79 @@ def step(
     """
     drafter.sampler = sampler
     k = limits.asked(drafter.spec.max_tokens)
-    device = target.info.device
     decoding = [turn if turn is not None and turn.stop_reason is None else None for turn in turns]
     with clock.phase("draft"):
-        anchor = torch.tensor([turn.output[-1] if turn else 0 for turn in decoding], device=device)
-        position = torch.tensor([turn.position if turn else -1 for turn in decoding], device=device)
-        drafts, probs, count, source = drafts_of(drafter, anchor, position, k, list(map(bool, decoding)), target)
+        drafted, feed = drafts_of(drafter, _asked(decoding, target, limits, k), k, target)
     with clock.phase("verify"):
-        start = [turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)]
-        block = torch.cat([anchor[:, None], drafts], dim=1)  # [B, 1 + k]
-        evaluated = target.evaluate(0, start, block, taps=drafter.spec.hidden_layers)
+        block = torch.cat([feed.anchor[:, None], drafted.ids], dim=1)  # [B, 1 + k]
+        evaluated = target.evaluate(0, feed.start, block, taps=drafter.spec.hidden_layers)
     with clock.phase("accept"):
-        verdict = accept(evaluated.logits, drafts, probs, count, decoding, sampler, k)
-        next_ids = following(drafts, verdict.matched, verdict.next_ids)
-        outcome = read_back(next_ids, verdict.matched, count, sound(evaluated.logits))
+        verdict = accept(evaluated.logits, drafted, feed.record, sampler, k)
+        next_ids = following(drafted.ids, verdict.matched, verdict.next_ids)
+        outcome = read_back(next_ids, verdict.matched, drafted.count, sound(evaluated.logits))
         kept = [0] * len(turns)
         for row, turn in enumerate(decoding):
             if turn is not None:
                 *tokens, matched, proposed, finite = outcome[row]
                 target.check_finite(row, turn.position, finite, matched)
-                kept[row] = turn.take(tokens[: matched + 1], proposed, limits, source[row] if source else None, k)
+                source = drafted.source[row] if drafted.source else None
+                kept[row] = turn.take(tokens[: matched + 1], proposed, limits, source, k)
                 target.commit(row, turn.position)
     with clock.phase("draft_append"):
-        drafter.observe(span_of(drafter, range(len(turns)), start, kept, block, next_ids, evaluated))
+        drafter.observe(_span(drafter, feed, decoding, kept, block, next_ids, verdict, evaluated))
     if limits.chooser is not None:
         limits.chooser.learn(k, [turn.rounds[-1] for turn in decoding if turn], clock.since_round_s())
 
 
-def accept(
-    logits: Tensor,
-    drafts: Tensor,
-    probs: Tensor | None,
-    count: Tensor,
+def _span(
+    drafter: Drafter,
+    feed: Feed,
     decoding: Sequence[Turn | None],
-    sampler: RowSampler,
-    asked: int,
-) -> Verdict:
+    kept: Sequence[int],
+    block: Tensor,
+    next_ids: Tensor,
+    verdict: Verdict,
+    evaluated: Evaluated,
+) -> Span:
+    """What became of the round, where the drafter works; its counts are made on the device, not copied there."""
+    tokens = [turn.output[-1 - kept[row] : -1] if turn else [] for row, turn in enumerate(decoding)]
+    rows, device = range(len(kept)), block.device
+    if device.type == "cpu":
+        counts = torch.tensor(kept)
+    elif stays_on_host(drafter, device):
+        after = [turn.output[len(turn.output) - kept[row] :] if turn else [] for row, turn in enumerate(decoding)]
+        return host_span(rows, feed.start, kept, tokens, after)
+    else:
+        counts = kept_of(next_ids, verdict.matched, feed)
+    everyone = Numbers(rows, torch.arange(len(kept), device=device))
+    return span_of(drafter, everyone, feed.start, Numbers(kept, counts), block, next_ids, evaluated, tokens)
+
+
+def _asked(decoding: Sequence[Turn | None], target: Target, limits: Limits, k: int) -> Asked:
+    forced = any(turn is not None and turn.reference is not None for turn in decoding)
+    return Asked(
+        anchors=[turn.output[-1] if turn else 0 for turn in decoding],
+        positions=[turn.position if turn else -1 for turn in decoding],
+        starts=[turn.position if turn else target.lengths[row] for row, turn in enumerate(decoding)],
+        rooms=[turn.room(limits) if turn else 0 for turn in decoding],
+        ahead=[turn.ahead(k + 1) if turn else () for turn in decoding] if forced else None,
+        stop_ids=tuple(limits.stop_ids),
+    )
+
+
+def accept(logits: Tensor, drafted: Drafted, record: Tensor | None, sampler: RowSampler, asked: int) -> Verdict:
     """The target's word on a round: equality with its own choice (greedy, forced), or rejection sampling.
 
-    logits [B, k + 1, V]; drafts [B, k]; probs [B, k, V] or None; count [B]; asked: k before trimming, so that a row's
-    random numbers do not depend on how many drafts the other rows of the round have.
+    logits [B, n + 1, V]; record [B, k + 1] of forced turns; asked: k before trimming, so that a row's random numbers do
+    not depend on how many drafts the other rows of the round have.
     """
-    k = drafts.shape[1]
-    if any(turn is not None and turn.reference is not None for turn in decoding):
-        record = recorded([turn.ahead(k + 1) if turn else () for turn in decoding], k + 1, logits.device)
-        verdict = accept_equal(record, drafts, count)
+    drafts, count, n = drafted.ids, drafted.count, drafted.ids.shape[1]
+    if record is not None:
+        verdict = accept_equal(record[:, : n + 1], drafts, count)
         return Verdict(verdict.matched, verdict.next_ids.clamp_min(0))  # past the record's end: clipped by the turn
     if sampler.greedy:
         return accept_equal(logits.argmax(-1), drafts, count)
     p = probabilities(logits, sampler.sampling)
     uniform = sampler.uniform(asked + 1)
-    matched, after = accept_sampled(p, drafts, probs, uniform[:, :k], count)
+    matched, after = accept_sampled(p, drafts, drafted.probs, uniform[:, :n], count)
     return Verdict(matched, pick(after, uniform[:, asked]))

@@ -6,26 +6,62 @@ Each function looks at shapes, and at values only where the host has them: askin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, Proposal
+from agentbench_spec.engine.spans import Asked, Feed, Numbers, sent, stays_on_host
 from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ContractError
 
+CPU = torch.device("cpu")
 
-def drafts_of(
-    drafter: Drafter, anchor: Tensor, position: Tensor, k: int, live: Sequence[bool], target: Target
-) -> tuple[Tensor, Tensor | None, Tensor, Sequence[str] | None]:
-    """One call of propose: (ids [B, n], probs [B, n, V] or None, count [B], source of each row or None), n <= k.
 
-    anchor, position [B]; live: which rows decode. Raises ContractError naming the clause that is broken.
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The drafts of a round as the target can be fed them, n <= k columns."""
+
+    ids: Tensor
+    """[B, n] int64; 0 where they do not count."""
+    probs: Tensor | None
+    """[B, n, V], or None: point masses."""
+    count: Tensor
+    """[B] int64; 0 in an idle row."""
+    source: Sequence[str] | None
+    """Who guessed, row by row; None: the drafter has no parts."""
+
+
+def drafts_of(drafter: Drafter, asked: Asked, k: int, target: Target) -> tuple[Drafted, Feed]:
+    """One call of propose, and the round's numbers on the target's device, copied there once.
+
+    A drafter that works on the host guesses first, so that its guesses are in that copy. Raises ContractError naming
+    the clause that is broken.
     """
-    proposal = checked(drafter.propose(anchor, position, k), drafter, len(live), k, target)
-    ids, probs, count = trimmed(proposal, live)
+    device = target.info.device
+    if not stays_on_host(drafter, device):
+        look_ahead = getattr(drafter, "look_ahead", None)
+        feed = asked.feed(device, k, look_ahead(asked.anchors, asked.positions, k) if look_ahead else ())
+        drafter.carried = feed.more
+        return _proposed(drafter, feed, k, target), feed
+    guessed = _proposed(drafter, asked.feed(CPU, k), k, target)
+    feed = asked.feed(device, k, (guessed.ids.flatten().tolist(), guessed.count.tolist()))
+    ids, count = feed.more
+    probs = None if guessed.probs is None else guessed.probs.to(device)
+    return Drafted(ids.view(guessed.ids.shape), probs, count, guessed.source), feed
+
+
+def _proposed(drafter: Drafter, feed: Feed, k: int, target: Target) -> Drafted:
+    proposal = checked(drafter.propose(feed.anchor, feed.position, k), drafter, len(feed.live), k, target)
+    if proposal.ids.device != feed.anchor.device:
+        raise ContractError(
+            f"drafter {drafter.spec.name!r} proposed ids on {proposal.ids.device}: the anchor is on "
+            f"{feed.anchor.device}, and ids must be where it is"
+        )
+    ids, probs, count = trimmed(proposal, feed.live)
     in_vocabulary(ids, drafter, target)
-    return ids, probs, count, proposal.source
+    return Drafted(ids, probs, count, proposal.source)
 
 
 def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
@@ -65,22 +101,23 @@ def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator
             yield within, "it counts tokens that are not among its ids"
 
 
-def trimmed(proposal: Proposal, live: Sequence[bool]) -> tuple[Tensor, Tensor | None, Tensor]:
-    """(ids [B, k], probs [B, k, V] or None, count [B]) without the columns no live row counts, if the host knows them.
+def trimmed(proposal: Proposal, live: Numbers) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(ids [B, n], probs [B, n, V] or None, count [B]) without the columns no live row counts, if the host knows them.
 
-    Verifying padding costs target time; asking a device for its counts would cost a sync. Ids that do not count become
-    0: whatever a drafter leaves there, idle rows included, the target must be able to run.
+    live: 1 where a turn decodes, else 0. Verifying padding costs target time; asking a device for its counts would cost
+    a sync. Ids that do not count become 0: whatever a drafter leaves there, idle rows included, the target must be able
+    to run.
     """
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
     if count is None:
-        count = torch.full((len(ids),), ids.shape[1])
-    if count.device.type == "cpu":
-        count = count * torch.tensor(live)
-        width = int(count.max())
+        count = live.on_device * ids.shape[1]
+    elif count.device.type == "cpu":
+        known = count * torch.tensor(live)
+        width = int(known.max())
         ids, probs = ids[:, :width], None if probs is None else probs[:, :width]
-        count = count.to(ids.device)
+        count = known if ids.device.type == "cpu" else sent([known.tolist()], ids.device)[0]
     else:
-        count = count.clamp(0, ids.shape[1]) * torch.tensor(live, device=ids.device)
+        count = count.clamp(0, ids.shape[1]) * live.on_device
     counted = torch.arange(ids.shape[1], device=ids.device) < count[:, None]
     return ids.masked_fill(~counted, 0), probs, count
 

@@ -16,7 +16,7 @@ from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.loop import Turn, decode
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler
-from agentbench_spec.engine.spans import span_of
+from agentbench_spec.engine.spans import Numbers, host_span, sent, span_of, stays_on_host
 from agentbench_spec.engine.target import EMBEDDING, Target
 from agentbench_spec.engine.timing import Clock, Stopwatch, Times
 from agentbench_spec.engine.verify import sound
@@ -131,20 +131,26 @@ class Session:
         device = target.info.device
         wanted = {layer for drafter in self._drafters.values() for layer in drafter.spec.hidden_layers}
         with Stopwatch(device) as watch:
-            input_ids = torch.tensor([fed], device=device)
-            evaluated = target.evaluate(self._row, [start], input_ids, keep=1, taps=wanted)
+            # the text with the token after it, which is not known yet where the prompt ends
+            text, *there = sent([[*fed, *(prompt[end : end + 1] or (0,))], [self._row], [start], [len(fed)]], device)
+            row, at, count = map(Numbers, ([self._row], [start], [len(fed)]), there)
+            evaluated = target.evaluate(self._row, at, text[None, :-1], keep=1, taps=wanted)
             target.commit(self._row, end)
             if end == len(prompt):
                 choice = torch.as_tensor(choose(evaluated.logits[0, -1]), device=device)
                 done.anchor, finite = torch.stack([choice, sound(evaluated.logits[:, -1:])[0]]).tolist()
                 if not finite:
                     raise target.not_finite(self._row, done.reused_tokens, end - 1)
+                text[-1] = choice
         done.prefill_s += watch.seconds
-        following = prompt[end] if end < len(prompt) else done.anchor
-        next_ids = torch.tensor([[*fed[1:], following]], device=device)
+        after = [*fed[1:], prompt[end] if end < len(prompt) else done.anchor]
         for name, drafter in list(self._drafters.items()):
             with self._ingesting(name, done.ingest_s):
-                drafter.observe(span_of(drafter, [self._row], [start], [len(fed)], input_ids, next_ids, evaluated))
+                if stays_on_host(drafter, device):
+                    span = host_span(row, at, count, [fed], [after])
+                else:
+                    span = span_of(drafter, row, at, count, text[None, :-1], text[None, 1:], evaluated, [fed])
+                drafter.observe(span)
 
     def _cut(self, length: int, ingest_s: dict[str, float] | None = None) -> None:
         self._target.truncate(self._row, length)

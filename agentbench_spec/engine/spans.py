@@ -1,14 +1,116 @@
-"""What a drafter gets to see of an evaluation."""
+"""What crosses to the device for a round, in one copy, and what a drafter gets to see of it.
+
+Each copy of a Python list to a GPU stops the host until it is done, and a CUDA graph may hold none. So the numbers of
+a round travel together, from pinned memory, and nobody waits for them; the round's one read-back ends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, Span
-from agentbench_spec.engine.target import Evaluated
+
+if TYPE_CHECKING:
+    from agentbench_spec.engine.target import Evaluated
+
+PAST_THE_RECORD = -1
+"""Stands behind a record's last token; no draft equals it."""
+
+
+def sent(parts: Iterable[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
+    """Lists of whole numbers as tensors [len] int64 on `device`, in one copy that the host does not wait for."""
+    lists = list(parts)
+    pinned = device.type == "cuda"
+    together = torch.tensor(list(chain.from_iterable(lists)), dtype=torch.int64, pin_memory=pinned)
+    return torch.split(together.to(device, non_blocking=pinned), [len(part) for part in lists])
+
+
+class Numbers(list[int]):
+    """One whole number a row, and the same [B] int64 on the device."""
+
+    def __init__(self, numbers: Iterable[int], on_device: Tensor):
+        super().__init__(numbers)
+        self.on_device = on_device
+
+
+def on_device(device: torch.device, *parts: Sequence[int]) -> list[Numbers]:
+    """Lists of one whole number a row, on `device` too; those that are not there yet are copied together."""
+    missing = [part for part in parts if not isinstance(part, Numbers)]
+    copied = iter(sent(missing, device) if missing else ())
+    return [part if isinstance(part, Numbers) else Numbers(part, next(copied)) for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A round's numbers on one device, B rows."""
+
+    anchor: Tensor
+    """[B] int64; 0 in an idle row."""
+    position: Tensor
+    """[B] int64: of the anchor; -1 in an idle row."""
+    start: Numbers
+    """Where the target is fed: the anchor's position, and an idle row's length."""
+    live: Numbers
+    """1 where a turn decodes, else 0."""
+    record: Tensor | None
+    """[B, k + 1] int64: what a forced turn goes on with; None: the turns are free."""
+    room: Tensor
+    """[B] int64: tokens that the turn may still emit; empty on a CPU, where the host's own count serves."""
+    stop_ids: Tensor
+    """[S] int64: the tokens that end a turn; empty on a CPU likewise."""
+    more: Sequence[Tensor] = ()
+    """Further lists that were sent along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the host knows of B rows when a round begins."""
+
+    anchors: Sequence[int]
+    positions: Sequence[int]
+    starts: Sequence[int]
+    rooms: Sequence[int]
+    ahead: Sequence[Sequence[int]] | None
+    """The next tokens of each forced turn's record, fewer at its end; None: the turns are free."""
+    stop_ids: Sequence[int]
+
+    def feed(self, device: torch.device, k: int, more: Sequence[Sequence[int]] = ()) -> Feed:
+        """These numbers on `device`, and `more` lists with them. k: most drafts of the round."""
+        live = [int(position >= 0) for position in self.positions]
+        parts = [self.anchors, self.positions, self.starts, live]
+        if self.ahead is not None:
+            parts.append([token for row in self.ahead for token in _filled(row, k + 1)])
+        if device.type != "cpu":
+            parts += [self.rooms, self.stop_ids]
+        anchor, position, start, live_there, *rest = sent([*parts, *more], device)
+        rows, unused = len(live), anchor[:0]
+        record = None if self.ahead is None else rest.pop(0).view(rows, k + 1)
+        room, stop_ids = (unused, unused) if device.type == "cpu" else (rest.pop(0), rest.pop(0))
+        begun, decoding = Numbers(self.starts, start), Numbers(live, live_there)
+        return Feed(anchor, position, begun, decoding, record, room, stop_ids, rest)
+
+
+def _filled(tokens: Sequence[int], n: int) -> list[int]:
+    return [*tokens[:n], *[PAST_THE_RECORD] * (n - len(tokens))]
+
+
+def kept_of(next_ids: Tensor, matched: Tensor, feed: Feed) -> Tensor:
+    """How many tokens of a round each turn keeps, [B] int64, counted on a device as `Turn.take` counts on the host.
+
+    next_ids [B, n]: the token after each position fed; matched [B].
+    """
+    kept = torch.minimum(matched + 1, feed.room)
+    if not len(feed.stop_ids):
+        return kept
+    stops = (next_ids[..., None] == feed.stop_ids).any(-1)
+    first = torch.where(stops.any(1), stops.to(torch.int8).argmax(1) + 1, next_ids.shape[1])
+    return torch.minimum(kept, first)
 
 
 def following(drafts: Tensor, matched: Tensor, next_ids: Tensor) -> Tensor:
@@ -20,33 +122,51 @@ def following(drafts: Tensor, matched: Tensor, next_ids: Tensor) -> Tensor:
     return padded.scatter(1, matched[:, None], next_ids[:, None])
 
 
+def stays_on_host(drafter: Drafter, device: torch.device) -> bool:
+    """True if the drafter works on the host although the target, on `device`, does not."""
+    return device.type != "cpu" and getattr(drafter, "host_only", False)
+
+
 def span_of(
     drafter: Drafter,
-    rows: Collection[int],
+    rows: Sequence[int],
     start: Sequence[int],
     count: Sequence[int],
     input_ids: Tensor,
     next_ids: Tensor,
     evaluated: Evaluated,
+    tokens: Sequence[Sequence[int]] | None = None,
 ) -> Span:
     """What a drafter gets to see of one evaluation: the counts, and the states its spec asks for.
 
-    input_ids, next_ids [B, n]; rows, start, count: B values each.
+    input_ids, next_ids [B, n]; rows, start, count: B values each, those given as Numbers are not copied to the device
+    again; tokens: the committed ones of input_ids, where the host has them.
     """
-    device = input_ids.device
-    counts = torch.tensor(count, device=device)
+    there = on_device(input_ids.device, rows, start, count)
+    row_ids, starts, counts = (part.on_device for part in there)
     hidden = None
     if drafter.spec.hidden_scope != "none":
         states = [evaluated.states[layer] for layer in drafter.spec.hidden_layers]
         if drafter.spec.hidden_scope == "last":
-            row, last = torch.arange(len(count), device=device), (counts - 1).clamp_min(0)
+            row, last = torch.arange(len(count), device=input_ids.device), (counts - 1).clamp_min(0)
             states = [state[row, last][:, None] for state in states]
         hidden = torch.stack(states, dim=2)
-    return Span(
-        rows=torch.tensor(list(rows), device=device),
-        start=torch.tensor(start, device=device),
-        count=counts,
-        input_ids=input_ids,
-        next_ids=next_ids,
-        hidden=hidden,
-    )
+    known = None if tokens is None else (rows, start, count, tokens)
+    return Span(row_ids, starts, counts, input_ids, next_ids, hidden, known)
+
+
+def host_span(
+    rows: Sequence[int],
+    start: Sequence[int],
+    count: Sequence[int],
+    tokens: Sequence[Sequence[int]],
+    followers: Sequence[Sequence[int]],
+) -> Span:
+    """The span of a drafter that works on the host, on the CPU whatever the target's device.
+
+    tokens, followers: the committed tokens of each row, and the one after each.
+    """
+    n = max(map(len, tokens))
+    fed, after = (torch.tensor([[*row, *[0] * (n - len(row))] for row in part]) for part in (tokens, followers))
+    row_ids, starts, counts = (torch.tensor(list(part)) for part in (rows, start, count))
+    return Span(row_ids, starts, counts, fed, after, on_host=(rows, start, count, tokens))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.engine import attention
 from agentbench_spec.engine.cache import SlotCache
+from agentbench_spec.engine.spans import on_device
 from agentbench_spec.engine.verify import sound
 from agentbench_spec.engine.windows import Windows
 from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
@@ -91,6 +92,7 @@ class Target:
 
         first_row, start: row first_row + b is fed at text positions start[b] ...; input_ids [B, n] int64 on the
         target's device; keep: logits of how many last positions (0: all); taps: layer ids whose states are wanted.
+        Starts that are on the device already, as Numbers, are not copied there again.
 
         Raises MeasurementError if a start leaves a gap or runs past the capacity.
         """
@@ -98,7 +100,7 @@ class Target:
         for row, at in enumerate(start, first_row):
             if at > self.lengths[row]:
                 raise MeasurementError(f"row {row} has {self.lengths[row]} positions; position {at} would leave a gap")
-        at_start = torch.tensor(start, device=input_ids.device)
+        at_start = on_device(input_ids.device, start)[0].on_device
         positions = at_start[:, None] + torch.arange(n, device=input_ids.device)
         extent = self.cache.aim(first_row, start, n, positions)
         mask: Any = None

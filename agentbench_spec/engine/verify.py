@@ -6,7 +6,6 @@ Source: Leviathan et al. 2023 and Chen et al. 2023 for the rejection rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,8 +98,3 @@ def accept_sampled(
     accepted = uniform < acceptance_probability(p[:, :-1], drafts, q)
     matched = leading(accepted, count)
     return matched, next_distribution(p, drafts, q, matched, count)
-
-
-def recorded(ahead: Sequence[Sequence[int]], n: int, device: torch.device) -> Tensor:
-    """The next n tokens of each row's record, [B, n] int64; -1, which no draft equals, past its end."""
-    return torch.tensor([[*row[:n], *[-1] * (n - len(row))] for row in ahead], device=device)

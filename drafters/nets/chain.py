@@ -23,7 +23,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError, ContractError, DraftSampler, Proposal, Span
 
-from .context import RowLengths
+from .context import RowLengths, reach
 from .qwen3 import Geometry, Rope, grouped_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -31,9 +31,6 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 DEFAULT_WINDOW = 4096
 """Features kept per row: a continuation shorter than this can be thrown away and drafted again from its start."""
-
-_BUCKET = 256
-"""Attention over ragged rows spans the longest one rounded up to this many slots, so that few shapes occur."""
 
 _SCRATCH = 16
 """Slots beyond the capacity for drafted entries; grown once if a longer chain is asked for."""
@@ -166,8 +163,8 @@ class PairRows:
 
     def _masks(self, position: Tensor, k: int) -> tuple[int, Tensor]:
         """Slots to attend to, and what each row may see of them at each step: masks [k, B, 1, 1, T]."""
-        longest = int((position if position.device.type == "cpu" else self._lengths.bounds).max()) + k
-        extent = min(-(-longest // _BUCKET) * _BUCKET, self._width)
+        longest = int(position.max()) if position.device.type == "cpu" else self._lengths.longest
+        extent = reach(longest + k, self._width)
         last = (position - 1).clamp_min(0) + torch.arange(k, device=position.device)[:, None]
         unseen = torch.arange(extent, device=position.device) > last[..., None]
         mask = torch.zeros(unseen.shape, dtype=self._keys.dtype, device=position.device)
@@ -186,7 +183,7 @@ class PairRows:
         k = drafted.shape[1]
         count = None
         if stop_ids is not None and k:
-            stops = torch.isin(drafted, stop_ids)
+            stops = (drafted[..., None] == stop_ids).any(-1)  # isin may sort, and then waits for the device
             count = torch.where(stops.any(1), stops.int().argmax(1) + 1, k)
         if self._ring.lost:
             count = torch.where(kept, k if count is None else count, 0)

@@ -17,42 +17,52 @@ from agentbench_spec.drafting import ContractError, Span
 from .qwen3 import Geometry, grouped_attention
 
 _BUCKET = 256
+"""Attention on a device spans the longest row rounded up to this many slots."""
 
 
 class RowLengths:
-    """How many positions of each row are real: on the device, and on the host as nearly as it can be told for free.
-
-    `bounds` [R] int64 on the CPU is never below the true lengths. It is exact as long as spans arrive as CPU tensors,
-    where reading them waits for nothing; a span on a device raises it by the span's width instead.
-    """
+    """How many positions of each row are real: on the device, and on the host, which must not wait for the device."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.on_device = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.bounds = self.on_device if device.type == "cpu" else torch.zeros(rows, dtype=torch.int64)
-        self.exact = True
+        self._on_host = None if device.type == "cpu" else [0] * rows
 
     def advance(self, span: Span) -> None:
-        """The span's first `count` positions are real now, later ones void; count 0: no change."""
-        known = span.rows.device.type == span.start.device.type == span.count.device.type == "cpu"
-        for lengths in self._copies() if known else [self.on_device]:
-            rows, start, count = (part.to(lengths.device) for part in (span.rows, span.start, span.count))
-            lengths[rows] = torch.where(count > 0, start + count, lengths[rows])
-        if not known:
-            self.exact = False
-            self.bounds += span.input_ids.shape[1]
+        """The span's first `count` positions are real now, later ones void; count 0: no change.
+
+        A span on a device whose numbers the host was not told makes the longest row's bound its whole width.
+        """
+        rows, start, count = (part.to(self.on_device.device) for part in (span.rows, span.start, span.count))
+        self.on_device[rows] = torch.where(count > 0, start + count, self.on_device[rows])
+        if self._on_host is None:
+            return
+        if span.on_host is None:
+            self._on_host = [bound + span.input_ids.shape[1] for bound in self._on_host]
+            return
+        for row, first, committed, _ in zip(*span.on_host, strict=True):
+            if committed:
+                self._on_host[row] = first + committed
 
     def truncate(self, row: int, length: int) -> None:
         """Positions >= length of `row` are void."""
-        for lengths in self._copies():
-            lengths[row].clamp_(max=length)
+        self.on_device[row].clamp_(max=length)
+        if self._on_host is not None:
+            self._on_host[row] = min(self._on_host[row], length)
 
-    def _copies(self) -> list[Tensor]:
-        return [self.on_device] if self.bounds is self.on_device else [self.on_device, self.bounds]
+    @property
+    def longest(self) -> int:
+        """Positions of the longest row; never less, and more only where a span came without the host's numbers."""
+        return int(self.on_device.max()) if self._on_host is None else max(self._on_host)
 
     def check(self, position: Tensor, name: str) -> None:
-        """Raise ContractError if an anchor does not follow its row's text, where the host can tell."""
-        if self.exact and position.device.type == "cpu":
-            check_anchors(position, self.bounds, name)
+        """Raise ContractError if an anchor does not follow its row's text, where that can be told without waiting."""
+        if position.device.type == self.on_device.device.type == "cpu":
+            check_anchors(position, self.on_device, name)
+
+
+def reach(positions: int, most: int) -> int:
+    """Slots to attend to on a device so that `positions` of them are in it: few different kernel shapes occur."""
+    return min(-(-positions // _BUCKET) * _BUCKET, most)
 
 
 def check_anchors(position: Tensor, expected: Tensor, name: str) -> None:
@@ -134,9 +144,8 @@ class ContextCache:
             extent = high + width
             if low == high:
                 return extent, None
-        else:  # rounded up, so that few different kernel shapes occur
-            longest = int(self.lengths.bounds.max()) + self.block
-            extent = min(-(-longest // _BUCKET) * _BUCKET, self.trash)
+        else:
+            extent = reach(self.lengths.longest + self.block, self.trash)
         return extent, (self.index[:extent] < (start + width)[:, None])[:, None, None]
 
     def of_row(self, row: int) -> tuple[Tensor, Tensor]:
@@ -196,10 +205,11 @@ class Committed:
     """The memory of committed tokens: their keys and values are kept, and each sees those up to its own position."""
 
     def __init__(self, cache: ContextCache, rows: Tensor, positions: Tensor, counted: Tensor) -> None:
-        """rows [B]; positions, counted [B, n]: text positions, and whether they count."""
+        """rows [B], their lengths advanced; positions, counted [B, n]: text positions, and whether they count."""
         self._cache, self._rows = cache, rows
         self._at = torch.where(counted, positions, cache.trash)
-        self._extent = int(positions.max()) + 1 if positions.device.type == "cpu" else cache.trash + 1
+        on_cpu = positions.device.type == "cpu"
+        self._extent = int(positions.max()) + 1 if on_cpu else reach(cache.lengths.longest, cache.trash + 1)
         self._mask = (cache.index[: self._extent] <= positions[:, :, None])[:, None]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -115,6 +115,7 @@ class LmDrafter(ContextDrafter):
         n = span.input_ids.shape[1]
         if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
             n = int(span.count.max())
+        self._context.lengths.advance(span)
         if n:
             device = self._rotary.device
             rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
@@ -123,7 +124,6 @@ class LmDrafter(ContextDrafter):
             ids = span.input_ids[:, :n].to(device).masked_fill(~counted, 0)
             memory = Committed(self._context, rows, positions, counted)
             self.net.run(self.net.embed_tokens(ids), self._rotary(positions), memory)
-        self._context.lengths.advance(span)
 
     def logits_of(self, ids: Tensor, position: Tensor) -> Tensor:
         """Next-token logits [R, b, V_target] of ids [R, b] fed at `position` [R] (-1: idle) and after; nothing is kept.
