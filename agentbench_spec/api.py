@@ -65,7 +65,11 @@ def run(
     from agentbench_spec.runs.execute import run as replay
 
     folder = Path(out) if out is not None else new_folder(config.named_target or config.backend, config.workload.name)
-    if config.backend != "engine":
+    if config.replay.history == "live":
+        from agentbench_spec.runs.live.live_run import run_live
+
+        run_live(config, folder, resume=resume, tell=tell or _quiet)
+    elif config.backend != "engine":
         from agentbench_spec.serving.needs import refuse_without_httpx
 
         refuse_without_httpx(config.backend)

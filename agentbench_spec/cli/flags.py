@@ -45,6 +45,7 @@ Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or 
 Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
+Again = Annotated[bool | None, typer.Option("--aa", help="Decode with a second plain drafter, too: 1.00 or noise.")]
 Backend = Annotated[str | None, typer.Option(help="engine (ours), or servers: sglang, vllm, openai.")]
 BaseUrls = Annotated[
     list[str] | None, typer.Option(help="A running server; repeatable, or several with commas between.")

@@ -19,6 +19,7 @@ from agentbench_spec.cli.preflight import (
 )
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.early import check_drafters, check_hub
 from agentbench_spec.runs.source import check_workload, configured_workload
 
@@ -43,10 +44,9 @@ def run(
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     mode: Annotated[str | None, typer.Option(help="generate, or forced (the record is emitted).")] = None,
     history: Annotated[str | None, typer.Option(help="recorded, or self (the target's own words).")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Carry out the target's own calls: tasks, not records.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of sampling and rollout selection.")] = None,
-    aa: Annotated[
-        bool | None, typer.Option("--aa", help="Decode with a second plain drafter, too: 1.00 or noise.")
-    ] = None,
+    aa: flags.Again = None,
     device: flags.Device = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
     backend: flags.Backend = None,
@@ -75,7 +75,7 @@ def run(
         "decode.max_new_tokens": max_new_tokens,
         "decode.temperature": temperature,
         "decode.mode": mode,
-        "replay.history": history,
+        "replay.history": "live" if live else history,
         "replay.max_turns": max_turns,
         "measure.seed": seed,
         "measure.aa": aa,
@@ -107,7 +107,10 @@ def _settings(
 def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None:
     """Raises ConfigError for names, folders, data and servers that would be refused after torch is loaded."""
     wanted = settings.workload
-    check_workload(wanted.name, wanted.options, lenient=wanted.lenient)
+    if settings.replay.history == "live":
+        check_name("environment", wanted.name)
+    else:
+        check_workload(wanted.name, wanted.options, lenient=wanted.lenient)
     if settings.backend != "engine":
         check_servers(settings)
     else:
@@ -117,7 +120,8 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
 
         refuse_early(out, settings.model_dump(mode="json"), resume=resume)
     check_hub(settings, warn)
-    configured_workload(settings)
+    if settings.replay.history != "live":
+        configured_workload(settings)
 
 
 def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str | None) -> Outcome | ServedRun:
@@ -129,6 +133,10 @@ def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str
 
     folder = out or new_folder(settings.named_target or settings.backend, settings.workload.name)
     with interruptible(lambda: _way_to_resume(folder)):
+        if settings.replay.history == "live":
+            from agentbench_spec.runs.live.live_run import run_live
+
+            return run_live(settings, folder, resume=resume, tell=tell)
         if settings.backend == "engine":
             return run_rollouts(settings, folder, resume=resume, tell=tell)
         from agentbench_spec.serving.served_run import run_served

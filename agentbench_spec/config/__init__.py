@@ -22,11 +22,13 @@ from agentbench_spec.config.assignments import assign, key_parts, merge, parse_o
 from agentbench_spec.config.auto_k import with_auto_k
 from agentbench_spec.config.backends import SERVED, Backend, OpenAIConfig, ServersConfig, SGLangConfig, VLLMConfig
 from agentbench_spec.config.contradictions import refuse_contradictions
+from agentbench_spec.config.live_limits import LiveConfig
 from agentbench_spec.config.strict_section import Section
 from agentbench_spec.errors import ConfigError
 
 __all__ = [
     "DecodeConfig",
+    "LiveConfig",
     "MeasureConfig",
     "OpenAIConfig",
     "ReplayConfig",
@@ -129,8 +131,8 @@ class DecodeConfig(Section):
 class ReplayConfig(Section):
     """How a rollout is walked."""
 
-    history: Literal["recorded", "self"] = "recorded"
-    """What follows a turn: the recorded reply, or what the target itself said."""
+    history: Literal["recorded", "self", "live"] = "recorded"
+    """What follows a turn: the recorded reply, what the target itself said, or that and what its calls really give."""
     prefix: Literal["kept", "cold"] = "kept"
     """kept: only new tokens are prefilled; cold: every turn from scratch."""
     thinking: bool | None = None
@@ -175,6 +177,7 @@ class RunConfig(Section):
     """Options per drafter, keyed by its name; those under the whole "NAME=CHECKPOINT" come on top."""
     decode: Annotated[DecodeConfig, BeforeValidator(with_auto_k)] = DecodeConfig()
     replay: ReplayConfig = ReplayConfig()
+    live: LiveConfig = LiveConfig()
     measure: MeasureConfig = MeasureConfig()
     backend: Backend = "engine"
     """engine: our own loop; the others: servers of that engine, as a client sees them."""
@@ -191,6 +194,7 @@ class RunConfig(Section):
                 del tree[section][name]
         later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
         untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}
+        untouched |= {"live"} if self.live == LiveConfig() else set()
         return {name: own for name, own in tree.items() if name not in untouched}
 
     @property

@@ -28,6 +28,11 @@ def _decoding(config: RunConfig) -> Iterator[str]:
                 f"decode.mode=forced and decode.temperature={decode.temperature:g}: the record is emitted, nothing is "
                 "sampled; set decode.temperature=0, or decode.mode=generate"
             )
+        if replay.history == "live":
+            yield (
+                "decode.mode=forced and replay.history=live: a live session has no record to emit; set "
+                "decode.mode=generate, or replay the live.jsonl of a live run"
+            )
         if replay.history == "self":
             yield (
                 "decode.mode=forced and replay.history=self: the target's own words are the record's; set "
@@ -74,6 +79,7 @@ def _servers(config: RunConfig) -> Iterator[str]:
     if config.backend == "engine":
         return
     engine_only = (
+        ("replay.history=live", config.replay.history == "live"),
         ("measure.aa", config.measure.aa),
         ("measure.rounds", config.measure.rounds),
         ("measure.ceiling", config.measure.ceiling),

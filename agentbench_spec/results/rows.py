@@ -15,6 +15,8 @@ did not record. 2: rounds timed, attempts, what others took. 3: tool calls judge
 Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
 Divergence = Literal["none", "tie", "error"]
+Ended = Literal["done", "turns", "tokens", "loop", "context", "error"]
+"""How a live session ended: by itself, at a limit, in a loop of calls, at the target's window, or with an error."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -174,7 +176,17 @@ class TurnRow:
     call_args_valid: bool | None = None
     """The arguments of every call of a known tool fit its schema."""
     call_same: bool | None = None
-    """The calls are those of the record, names and arguments in order; None: neither makes one."""
+    """The calls are those of the record (live: of plain decoding), names and arguments in order; None: no calls."""
+
+    # a live session; all None in replay
+    env_s: float | None = None
+    """Wall time in which the environment carried the turn's calls out; the same for all drafters."""
+    env_error: str | None = None
+    """Why the environment did not carry them out; a tool that answers with an error has done its work."""
+    ended: Ended | None = None
+    """On the last turn: how the session ended."""
+    solved: bool | None = None
+    """On the last turn: whether the task is solved."""
 
     # memory
     draft_state_bytes: int | None = None
@@ -259,27 +271,14 @@ class RoundRow:
 
 
 NOISE_FIELDS = (
-    "waiting_s",
-    "cpu_pressure_s",
-    "memory_pressure_s",
-    "io_pressure_s",
-    "steal_s",
-    "other_cores",
-    "gpu_clock_mhz",
-    "gpu_throttle",
-    "gpu_others",
+    *["waiting_s", "cpu_pressure_s", "memory_pressure_s", "io_pressure_s"],
+    *["steal_s", "other_cores", "gpu_clock_mhz", "gpu_throttle", "gpu_others"],
 )
 """What others took while a drafter decoded a turn; null where the system does not tell."""
 
 CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {
     *NOISE_FIELDS,
-    "attempts",
-    "attempt",
-    "disturbed",
-    "slow_rounds",
-    "speedup",
-    "speedup_e2e",
-    "chunk_tokens",
+    *["attempts", "attempt", "disturbed", "slow_rounds", "speedup", "speedup_e2e", "chunk_tokens"],
 }
 """Columns that differ between two runs of the same settings; all others are reproducible."""
 

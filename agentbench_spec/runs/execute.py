@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,21 +87,43 @@ def run(
     Raises ConfigError for anything in the settings, the data or the folder that cannot be used; what can be seen
     without the model is refused before it is loaded.
     """
-    settings = config.model_dump(mode="json")
-    refuse_early(folder, settings, resume=resume)
+    refuse_early(folder, config.model_dump(mode="json"), resume=resume)
     source = read_source(config, tell=tell, bar=bar)
     bench = Bench.open(config, tell, workload=source.name)
+
+    def work(writer: RunWriter) -> None:
+        _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell)
+
+    return measure(config, folder, bench, source.rollouts, source.facts, work, resume=resume, argv=argv, tell=tell)
+
+
+def measure(
+    config: RunConfig,
+    folder: Path,
+    bench: Bench,
+    rollouts: Sequence[Rollout],
+    facts: dict[str, Any],
+    work: Callable[[RunWriter], None],
+    *,
+    resume: bool,
+    argv: Sequence[str] | None,
+    tell: Tell,
+) -> Outcome:
+    """A run folder around `work`, which writes the rows: card, manifest, warm-up, other work on the machine, summary.
+
+    rollouts: to warm up with; facts: what the manifest says of the data. Raises as `run` does.
+    """
     card = measure_card(bench.target, {layer for d in bench.drafters.values() for layer in d.spec.hidden_layers})
     for line in card.lines(()):
         tell(line)
     manifest = make_manifest(
         host=host_facts(),
-        settings=settings,
+        settings=config.model_dump(mode="json"),
         model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
-        data=source.facts,
+        data=facts,
         argv=argv,
     )
-    warm_up_s = bench.warm_up(source.rollouts)
+    warm_up_s = bench.warm_up(rollouts)
     manifest |= {"card": card.as_dict(), "kernels": bench.kernels, "warm_up_s": warm_up_s, "notes": bench.notes}
     manifest["round_costs"] = {name: as_dict(costs) for name, costs in bench.round_costs.items()}
     manifest["template"] = bench.renderer.form.as_dict()
@@ -109,13 +131,13 @@ def run(
     with opened(folder, manifest) as writer:
         tell(f"run folder: {folder}")
         with OtherWork() as other:
-            _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell)
+            work(writer)
         contended = doubtful(other.cores, bench.target.info.device)
         said = [*writer.manifest.get("notes", []), *bench.renderer.notes, *([note(other.cores)] if contended else [])]
         notes = list(dict.fromkeys(said))
         writer.manifest |= {"notes": notes, "other_cores": other.cores, "contended": contended}
         summary = writer.finish(include_degenerate=config.measure.include_degenerate)
-    left_out = ["left out: " + line for line in source.facts["left_out"]]
+    left_out = ["left out: " + line for line in facts["left_out"]]
     return Outcome(folder, summary, read_run(folder)[1], card, [*left_out, *notes])
 
 

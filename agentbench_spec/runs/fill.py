@@ -26,7 +26,7 @@ class Conditions:
     limits: Limits
     sampling: Sampling = GREEDY
     decode_mode: Literal["generate", "forced"] = "generate"
-    history_mode: Literal["recorded", "self"] = "recorded"
+    history_mode: Literal["recorded", "self", "live"] = "recorded"
     prefix_mode: Literal["kept", "cold"] = "kept"
     thinking: bool | None = None
     template_form: str | None = None
@@ -218,3 +218,14 @@ def round_rows(row: TurnRow, decoded: Decoded) -> list[RoundRow]:
         )
         for i, done in enumerate(decoded.turn.rounds)
     ]
+
+
+def said_ids(rollout: Rollout, message: int, target: str) -> list[int]:
+    """Ids that this target emitted for a message of a live session; empty if it is none, or another target's.
+
+    A text may have more than one way to be tokens, or none: bytes that are no text.
+    """
+    live = rollout.source.get("live")
+    if not isinstance(live, dict) or live.get("target") != target:
+        return []
+    return list(live.get("output_ids", {}).get(str(message), ()))

@@ -34,6 +34,7 @@ class Settings(TypedDict, total=False):
     temperature: float | None
     mode: str | None
     history: str | None
+    live: Mapping[str, Any]
     seed: int | None
     aa: bool | None
     device: str | None

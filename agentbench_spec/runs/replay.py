@@ -42,6 +42,7 @@ from agentbench_spec.runs.fill import (
     fill_times,
     identity,
     round_rows,
+    said_ids,
     status_of,
 )
 from agentbench_spec.runs.order import balanced_order
@@ -124,17 +125,11 @@ class Replayer:
             state = TurnState(index, message, first + index)
             try:
                 prompt = self.renderer.prompt(said, message)
-                reply = self.renderer.reply(said, message)
-                problem = self._refusal(rollout, message, prompt)
-                if problem is None:
-                    state.drift_tokens = len(expected) - common_prefix(expected, prompt)
-                    self._measure(session, state, rollout, prompt, reply)
-                    done = self._measured(session, rollout, state)
-                else:
-                    done = self._unmeasured(rollout, state, *problem)
+                reply = said_ids(rollout, message, self.target.info.name) or self.renderer.reply(said, message)
+                done = self.decode(session, state, rollout, prompt, reply, expected)
             except Exception as error:  # one bad rollout never ends a run; the row carries what happened
                 raise_interrupt(error)
-                yield self._unmeasured(rollout, state, "error", describe(error))
+                yield self.unmeasured(rollout, state, "error", describe(error))
                 yield from self._not_reached(rollout, points, index, describe(error))
                 return
             yield done
@@ -143,6 +138,25 @@ class Replayer:
                 said, expected = self._say(said, message, output), [*prompt, *output]
             else:
                 expected = [*prompt, *reply]
+
+    def decode(
+        self,
+        session: Session,
+        state: TurnState,
+        rollout: Rollout,
+        prompt: list[int],
+        reply: list[int],
+        expected: Sequence[int],
+    ) -> Measured:
+        """One turn by every drafter; `state` then holds what each decoded, nothing if the turn cannot be measured.
+
+        reply: what is emitted in forced mode; expected: what the prompt should begin with. Raises what the target does.
+        """
+        if problem := self._refusal(rollout, state.message, prompt):
+            return self.unmeasured(rollout, state, *problem)
+        state.drift_tokens = len(expected) - common_prefix(expected, prompt)
+        self._measure(session, state, rollout, prompt, reply)
+        return self._measured(session, rollout, state)
 
     def rehearse(self, session: Session, rollout: Rollout, name: str, prompt: Sequence[int]) -> None:
         """Decode a few tokens with one drafter, at the shapes of the run; the session keeps the prompt, no row is made.
@@ -222,14 +236,15 @@ class Replayer:
         spoken = Message(role="assistant", content=self.renderer.text(output), synthetic=True)
         return said.model_copy(update={"messages": (*said.messages[:message], spoken, *said.messages[message + 1 :])})
 
-    def _unmeasured(self, rollout: Rollout, state: TurnState, status: Status, why: str) -> Measured:
+    def unmeasured(self, rollout: Rollout, state: TurnState, status: Status, why: str) -> Measured:
+        """The rows of a turn of which nothing was measured, and why."""
         rows = [self._row(rollout, state, name, status=status, error=why) for name in self.drafters]
         return Measured(rows, [])
 
     def _not_reached(self, rollout: Rollout, points: Sequence[int], ended: int, why: str) -> Iterator[Measured]:
         for index, message in list(enumerate(points))[ended + 1 :]:
             state = TurnState(index, message)
-            yield self._unmeasured(rollout, state, "not_reached", f"turn {ended} ended the rollout: {why}")
+            yield self.unmeasured(rollout, state, "not_reached", f"turn {ended} ended the rollout: {why}")
 
     def _measured(self, session: Session, rollout: Rollout, state: TurnState) -> Measured:
         """One row per drafter, compared with the baseline of this turn."""
@@ -243,7 +258,8 @@ class Replayer:
                 fill_times(row, decoded, fused_ingest=drafter.spec.fused_ingest)
                 fill_noise(row, state)
                 if self.judge is not None:
-                    fill_calls(row, self.judge.of_ids(rollout, state.message, decoded.turn.output))
+                    plain = state.decoded[BASELINE].turn.output if self.conditions.history_mode == "live" else None
+                    fill_calls(row, self.judge.of_ids(rollout, state.message, decoded.turn.output, plain))
                 rounds += round_rows(row, decoded)
             else:
                 why_out = state.failed.get(name) or session.failed[name]

@@ -140,7 +140,7 @@ def _read(workload: Workload, limit: int | None, seed: int, bar: bool) -> Iterat
         raise ContractError(f"workload {workload.name}: reading its rollouts failed: {cause_of(error)}") from error
 
 
-def left_out(workload: Workload) -> list[str]:
+def left_out(workload: object) -> list[str]:
     """What a workload passed over while its rollouts were read, bad or of no use: file, line, field and reason."""
     return [str(bad) for field in ("bad_lines", "left_out") for bad in getattr(workload, field, ())]
 

@@ -22,7 +22,7 @@ class Served:
     workload: str
     target: str
     sampling: Sampling
-    history_mode: Literal["recorded", "self"]
+    history_mode: Literal["recorded", "self", "live"]
     prefix_mode: Literal["kept", "cold"]
     thinking: bool | None
     client: Literal["generate", "chat"]

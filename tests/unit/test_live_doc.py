@@ -11,7 +11,7 @@ import pytest
 from agentbench_spec.errors import ConfigError, ContractError
 from agentbench_spec.plugins import available
 from agentbench_spec.rollout import Message
-from agentbench_spec.runs.live_tasks import each_task, open_live
+from agentbench_spec.runs.live.live_tasks import each_task, open_live
 
 PAGE = (Path(__file__).parents[2] / "docs" / "live.md").read_text("utf-8")
 

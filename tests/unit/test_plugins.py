@@ -198,7 +198,7 @@ def test_third_party_package_is_found_and_used_like_a_builtin(site: Path) -> Non
         """
         import json, torch
         from agentbench_spec.plugins import available, load_drafter, load_workload
-        from agentbench_spec.runs.live_tasks import each_task, open_live
+        from agentbench_spec.runs.live.live_tasks import each_task, open_live
         drafter = load_drafter("echo", times=3)
         drafter.open(None, rows=1, capacity=8)
         guess = drafter.propose(torch.tensor([5]), torch.tensor([0]), 3)

@@ -61,14 +61,17 @@ class CallJudge:
     text: Callable[[Sequence[int]], str]
     """Output ids -> what was said, without the stop token."""
 
-    def of_ids(self, rollout: Rollout, message: int, ids: Sequence[int]) -> Verdict:
-        """The verdict on an output that stands for message `message`."""
-        return self.of_text(rollout, message, self.text(ids))
+    def of_ids(self, rollout: Rollout, message: int, ids: Sequence[int], other: Sequence[int] | None = None) -> Verdict:
+        """The verdict on an output that stands for message `message`; other: what it is held against, not the record.
 
-    def of_text(self, rollout: Rollout, message: int, text: str) -> Verdict:
-        """The same for what was said."""
+        A record may hold its calls as text.
+        """
         tools, reference = reference_of(rollout, message)
-        return judge(self.family.spoken(text, tools), tools, reference)
+        if other is not None:
+            reference = self.family.spoken(self.text(other), tools).calls
+        elif reference == ():
+            reference = self.family.spoken(rollout.messages[message].content, tools).calls
+        return judge(self.family.spoken(self.text(ids), tools), tools, reference)
 
 
 def reference_of(rollout: Rollout, message: int) -> tuple[Tools, Sequence[ToolCall] | None]:
