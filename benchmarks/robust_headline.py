@@ -7,8 +7,10 @@ of a turn (3 %). Then stalls are planted: in 10 % of all (turn, drafter) cells e
 takes 10 to 50 times as long; or one round in ten, anywhere, takes 15 times as long (a third process on two cores); or
 the machine is three times slower, for everyone, in half of the run.
 Printed is how far the speed-up moves from the same clocks without stalls: median and worst over drafters and repeats.
-The last rows are the product's estimator on rows that know less: rounds not timed, as in older runs; a chunk a round,
-as a server sends them, which verifies the same number of drafts in each.
+Rows follow of the product's estimator on rows that know less: rounds not timed, as in older runs; a chunk a round, as a
+server sends them, which verifies the same number of drafts in each. The last one is a whole run: it judges each turn
+when it is decoded, decodes a disturbed one again for all drafters, at most twice, and marks what stays disturbed. A
+stall hits one tenth of all decodings there, those of a repeat included.
 """
 
 from __future__ import annotations
@@ -21,11 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
+from agentbench_spec.engine.rounds import Round, Turn
+from agentbench_spec.engine.timing import Times
 from agentbench_spec.results.costs import Pair, paired
 from agentbench_spec.results.folder import read_run
-from agentbench_spec.results.metrics import BASELINE, by_drafter
+from agentbench_spec.results.metrics import BASELINE, by_drafter, turn_of
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import FAR_ABOVE, steady_decode_s
+from agentbench_spec.runs.attempts import best
+from agentbench_spec.runs.fill import Decoded
+from agentbench_spec.runs.stalls import Stalls
 
 Estimator = Callable[[Sequence[TurnRow]], Sequence[float]]
 """Rows of plain decoding, then as many of one drafter -> decode seconds of each."""
@@ -88,6 +95,10 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+WHOLE_RUN, REPEATS = "a whole run", 2
+"""The product from end to end, and how often it decodes a disturbed turn again."""
+
+
 def drawn(row: TurnRow, rng: np.random.Generator) -> list[float]:
     """Seconds of each round of a turn on a quiet machine."""
     widths = 1 + 0.06 * np.array(row.proposed_lengths)
@@ -107,6 +118,38 @@ def stall(kind: str, cells: Sequence[list[float]], rng: np.random.Generator) -> 
         factor = rng.uniform(10, 50)
         out[i][start : start + length] = [factor * s for s in out[i][start : start + length]]
     return out
+
+
+def hit(kind: str, cell: list[float], rng: np.random.Generator) -> list[float]:
+    """The rounds of one decoding, which a stall meets as often as it meets a cell of `stall`."""
+    if kind == "one round in ten":
+        return stall(kind, [cell], rng)[0]
+    return stall(kind, [cell] * 10, rng)[0] if kind in ("whole turns", "half turns") else cell
+
+
+def as_run(rows: Sequence[TurnRow], kind: str, rng: np.random.Generator) -> tuple[list[TurnRow], list[TurnRow]]:
+    """The rows without stalls and with them, of the attempts that count where disturbed turns are decoded again."""
+    stalls, order = Stalls(), list(dict.fromkeys(turn_of(row) for row in rows))
+    kept: list[tuple[TurnRow, list[float], Decoded]] = []
+    for turn in order:
+        own = {row.drafter: row for row in rows if turn_of(row) == turn}
+        calm, attempts = [], []
+        while not attempts or (len(attempts) <= REPEATS and any(d.disturbed for d in attempts[-1].values())):
+            calm.append({name: drawn(row, rng) for name, row in own.items()})
+            attempts.append({name: decoded(row, hit(kind, calm[-1][name], rng)) for name, row in own.items()})
+            stalls.judge(attempts[-1])
+        counts = best(attempts)
+        stalls.learn(attempts[counts])
+        kept += [(row, calm[counts][name], attempts[counts][name]) for name, row in own.items()]
+    quiet = timed([row for row, *_ in kept], [cell for _, cell, _ in kept])
+    noisy = timed([row for row, *_ in kept], [last.wall.round_s if last.wall else [] for *_, last in kept])
+    return quiet, [replace(row, disturbed=last.disturbed) for row, (*_, last) in zip(noisy, kept, strict=True)]
+
+
+def decoded(row: TurnRow, cell: list[float]) -> Decoded:
+    """The decoding that gave the row, with these seconds of its rounds."""
+    rounds = [Round(width, 0, 1) for width in row.proposed_lengths or ()]
+    return Decoded(Turn(0, [0], rounds=rounds), 0, 0, wall=Times(sum(cell), round_s=cell))
 
 
 def slower_half(rows: Sequence[TurnRow], cells: Sequence[list[float]]) -> list[list[float]]:
@@ -138,7 +181,7 @@ def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[fl
 
     Without stalls: from the ratio of sums.
     """
-    found: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
+    found: dict[str, list[float]] = {name: [] for name in (*ESTIMATORS, WHOLE_RUN)}
     rows = [row for row in rows if row.rounds and row.decode_s]
     for repeat in range(repeats):
         rng = np.random.default_rng(repeat)
@@ -151,6 +194,13 @@ def moved(rows: Sequence[TurnRow], kind: str, repeats: int) -> dict[str, list[fl
             for name, estimator in ESTIMATORS.items():
                 against = pooled(calm, sums if kind == "none" else estimator)
                 found[name].append(100 * abs(pooled(busy, estimator) / against - 1))
+        if kind != "slow half":
+            own, ours = as_run(rows, kind, rng), partial(steady, far_above=FAR_ABOVE)
+            for drafter in (name for name in by_drafter(rows) if name != BASELINE):
+                calm, busy = (paired(each, drafter) for each in own)
+                found[WHOLE_RUN].append(
+                    100 * abs(pooled(busy, ours) / pooled(calm, sums if kind == "none" else ours) - 1)
+                )
     return found
 
 
@@ -163,8 +213,10 @@ def main() -> None:
     rows = read_run(options.run)[1]
     print(f"{'median % (worst %)':18}" + "".join(f"{kind:>20}" for kind in KINDS))
     columns = {kind: moved(rows, kind, options.repeats) for kind in KINDS}
-    for name in ESTIMATORS:
-        cells = (f"{np.median(found[name]):8.2f} ({max(found[name]):7.2f})" for found in columns.values())
+    for name in (*ESTIMATORS, WHOLE_RUN):
+        cells = (
+            f"{np.median(own):8.2f} ({max(own):7.2f})" if (own := found[name]) else "" for found in columns.values()
+        )
         print(f"{name:18}" + "".join(f"{cell:>20}" for cell in cells))
 
 
