@@ -143,7 +143,8 @@ def as_run(rows: Sequence[TurnRow], kind: str, rng: np.random.Generator) -> tupl
         kept += [(row, calm[counts][name], attempts[counts][name]) for name, row in own.items()]
     quiet = timed([row for row, *_ in kept], [cell for _, cell, _ in kept])
     noisy = timed([row for row, *_ in kept], [last.wall.round_s if last.wall else [] for *_, last in kept])
-    return quiet, [replace(row, disturbed=last.disturbed) for row, (*_, last) in zip(noisy, kept, strict=True)]
+    told = [{"disturbed": last.disturbed, "slow_rounds": last.slow_rounds} for *_, last in kept]
+    return quiet, [replace(row, **columns) for row, columns in zip(noisy, told, strict=True)]
 
 
 def decoded(row: TurnRow, cell: list[float]) -> Decoded:

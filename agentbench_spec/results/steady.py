@@ -41,16 +41,15 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     share, times what its drafter takes of it at that context, more for more drafts. A level far above those of other
     turns is scaled down for all. So a machine that is slower for a while changes no ratio, and a stall of one drafter
     neither. Where rounds were not timed, a turn's mean round stands for all. All rounds of a row marked `disturbed`
-    count as stalled. Seconds stay as they are where neither rounds nor a server's chunks are known, and of a server
-    that had several rollouts in flight: its stalls cannot be told from what it did for the others.
+    count as stalled, unless a few of them stand out. Seconds stay as they are where neither rounds nor a server's
+    chunks are known, and of a server that had several rollouts in flight: its stalls cannot be told from what it did
+    for the others.
     """
     found = [row.decode_s for row in rows]
     judged = [i for i, row in enumerate(rows) if _alone(row) and row.decode_s and _rounds(row)]
     steps = {i: _steps(rows[i]) for i in judged}
     slopes = {
-        name: _width_slope(
-            [steps[i] for i in own], [_place(rows[i]) for i in own], [bool(rows[i].disturbed) for i in own]
-        )
+        name: _width_slope([steps[i] for i in own], [_place(rows[i]) for i in own], [_doubtful(rows[i]) for i in own])
         for name, own in _by(judged, lambda i: rows[i].drafter).items()
     }
     plain = {i: median(s / (1 + slopes[rows[i].drafter] * w) for w, s, _ in steps[i]) for i in judged}
@@ -58,13 +57,13 @@ def steady_decode_s(rows: Sequence[TurnRow], *, far_above: float = FAR_ABOVE) ->
     levels, scales = _levels(rows, plain, shares, far_above)
     for i in judged:
         limit = far_above if len(steps[i]) > 1 or steps[i][0].rounds == 1 else max(far_above, _FAR_ABOVE_UNTIMED)
-        turn, row = turn_of(rows[i]), rows[i]
+        turn, row, doubtful = turn_of(rows[i]), rows[i], _doubtful(rows[i])
         limit = limit if scales[turn] == 1 else _FAR_ABOVE_IN_STALL
         base = levels[turn] * shares[i]
         spent = []
         for step in steps[i]:
             expected = base * (1 + slopes[row.drafter] * step.width)
-            spent.append(expected if row.disturbed or step.seconds > limit * expected else step.seconds)
+            spent.append(expected if doubtful or step.seconds > limit * expected else step.seconds)
         if scales[turn] != 1 or any(s != step.seconds for s, step in zip(spent, steps[i], strict=True)):
             found[i] = scales[turn] * sum(s * step.rounds for s, step in zip(spent, steps[i], strict=True))
     return found
@@ -83,7 +82,7 @@ def _shares(rows: Sequence[TurnRow], plain: Mapping[int, float]) -> dict[int, fl
             continue
         both = {i: firsts[turn_of(rows[i])] for i in own if turn_of(rows[i]) in firsts}
         ratios = [plain[i] / plain[j] for i, j in both.items()]
-        doubtful = [bool(rows[i].disturbed or rows[j].disturbed) for i, j in both.items()]
+        doubtful = [_doubtful(rows[i]) or _doubtful(rows[j]) for i, j in both.items()]
         like = _line([_place(rows[i]) for i in both], ratios, doubtful)
         exact = dict(zip(both, ratios, strict=True)) if len(both) < _FEWEST and not any(doubtful) else {}
         shares |= {i: exact.get(i) or like(_place(rows[i])) or 1.0 for i in own}
@@ -95,7 +94,7 @@ def _levels(
 ) -> tuple[dict[_Turn, float], dict[_Turn, float]]:
     """Turn -> seconds of the first drafter's empty round, and the factor by which the whole turn was too slow."""
     turns = _by(plain, lambda i: turn_of(rows[i]))
-    quiet = {turn: [i for i in own if not rows[i].disturbed] for turn, own in turns.items()}
+    quiet = {turn: [i for i in own if not _doubtful(rows[i])] for turn, own in turns.items()}
     levels = {turn: median_low([plain[i] / shares[i] for i in quiet[turn] or own]) for turn, own in turns.items()}
     places = {turn: _place(rows[own[0]]) for turn, own in turns.items()}
     like = _line([places[t] for t in levels], list(levels.values()), [not quiet[t] for t in levels])
@@ -140,6 +139,12 @@ def _by(places: Iterable[int], key: Callable[[int], _Key]) -> dict[_Key, list[in
     for i in places:
         groups[key(i)].append(i)
     return groups
+
+
+def _doubtful(row: TurnRow) -> bool:
+    """True if something disturbed the row, and not just a few of its rounds, which can be told from the others."""
+    few = row.round_s is not None and 0 < 3 * (row.slow_rounds or 0) < len(row.round_s)
+    return bool(row.disturbed) and not few
 
 
 def _alone(row: TurnRow) -> bool:

@@ -76,6 +76,15 @@ def test_stalled_rounds_within_many_turns_are_found() -> None:
     assert total(noisy) == pytest.approx(total(rows), rel=0.02)
 
 
+def test_a_disturbed_turn_keeps_what_its_quiet_rounds_say() -> None:
+    """Every turn is marked, for two of its twelve rounds. Fails if marks throw away the ten that nothing hit."""
+    rows = quiet()
+    slow = [replace(row, round_s=[1.5 * s for s in row.round_s or ()]) if row.turn % 2 else row for row in rows]
+    slow = [replace(row, decode_s=sum(row.round_s or ())) for row in slow]
+    marked = [replace(stalled(row, 15, slice(4, 6)), disturbed=True, slow_rounds=2) for row in slow]
+    assert steady_decode_s(marked) == pytest.approx([row.decode_s for row in slow], rel=0.05)
+
+
 def test_a_disturbed_turn_counts_with_the_time_of_its_like() -> None:
     """Fails if the clocks of a turn that was marked weigh anything, even where none of its rounds is far above."""
     rows = quiet()
