@@ -208,7 +208,7 @@ def reproduce_table(
 def check(
     drafter: Named,
     *,
-    on: str | Sequence[str] = ("toy", "embedded"),
+    on: str | Sequence[str] | None = None,
     target: str | Target | None = None,
     reference: Named | None = None,
     floor: float | None = None,
@@ -217,9 +217,10 @@ def check(
 ) -> Report:
     """Does a drafter keep its contract? `failed` names the laws that broke, `findings` says where.
 
-    target: check on this model instead, by name or loaded with `load_target`; reference: a plain drafter that must
-    propose the same; floor: least tau on the embedded model; tell: hears each law before it is tried. Raises
-    ConfigError for an unknown drafter, target or option.
+    on: "toy", "embedded" or both; None: both, or "embedded" alone for a drafter shipped for it; target: check on
+    this model instead, by name or loaded with `load_target`; reference: a plain drafter that must propose the same;
+    floor: least tau on the embedded model; tell: hears each law before it is tried. Raises ConfigError for an unknown
+    drafter, target or option.
     """
     from agentbench_spec.engine.hub_reach import check_models
     from agentbench_spec.runs.early import checkpoints
@@ -231,7 +232,7 @@ def check(
 
     return check_drafter(
         named[0],
-        on=(on,) if isinstance(on, str) else tuple(on),
+        on=(on,) if isinstance(on, str) else on,
         target=load_target(target) if isinstance(target, str) else target,
         reference=None if reference is None else named[1],
         floor=floor,

@@ -25,7 +25,10 @@ def check(
         str,
         typer.Argument(help="Name, module:factory, or NAME=CHECKPOINT.", autocompletion=flags.names("drafter")),
     ],
-    on: Annotated[str, typer.Option(help="Targets to check on, comma-separated: toy, embedded.")] = "toy,embedded",
+    on: Annotated[
+        str | None,
+        typer.Option(help="Targets to check on, comma-separated: toy, embedded; by default those that fit."),
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="Check on this model instead: hub id or folder, for a drafter trained for it.")
     ] = None,
@@ -37,10 +40,10 @@ def check(
     set_: flags.Options = None,
 ) -> None:
     """Does a drafter keep its contract? Says which law broke, and at which call."""
-    places = tuple(dict.fromkeys(name.strip() for name in on.split(",") if name.strip()))
-    if not places:
+    places = None if on is None else tuple(dict.fromkeys(name.strip() for name in on.split(",") if name.strip()))
+    if places is not None and not places:
         raise ConfigError(f"--on names no target: {on!r}; known: {', '.join(PLACES)}")
-    check_places(places)
+    check_places(places or ())
     options = parse_options(set_ or ())
     named = [drafter, *([reference] if reference else [])]
     check_drafters(named)

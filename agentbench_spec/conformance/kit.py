@@ -21,7 +21,7 @@ from agentbench_spec.conformance import batches, laws, rewrites, upkeep
 from agentbench_spec.conformance.bench import WHOLE, Bench
 from agentbench_spec.conformance.distribution import distribution
 from agentbench_spec.conformance.drive import Broken, NotApplicable
-from agentbench_spec.conformance.places import check_places
+from agentbench_spec.conformance.places import PLACES, check_places
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.embedded import NAME as EMBEDDED
 from agentbench_spec.engine.embedded import shipped_drafter
@@ -170,7 +170,7 @@ def check(
 def check_drafter(
     drafter: str,
     *,
-    on: Sequence[str] = ("toy", "embedded"),
+    on: Sequence[str] | None = None,
     target: Target | None = None,
     reference: str | None = None,
     floor: float | None = None,
@@ -179,10 +179,11 @@ def check_drafter(
 ) -> Report:
     """Check a drafter by name, as `agentbench-spec check` does.
 
-    drafter, options: as for `plugins.load_drafter`; on: "toy", "embedded", or both; target: instead of those, a
-    loaded target the drafter was trained for; reference: name of a plain implementation, which gets the same options.
-    Raises ConfigError for an unknown drafter or target, and if the embedded model is not installed.
+    drafter, options: as for `plugins.load_drafter`; on: "toy", "embedded", or both, None for `default_places`; target:
+    instead of those, a loaded target the drafter was trained for; reference: name of a plain implementation, which gets
+    the same options. Raises ConfigError for an unknown drafter or target, and if the embedded model is not installed.
     """
+    on = default_places(drafter, options or {}) if on is None else on
     name = target.info.name if target is not None else EMBEDDED if tuple(on) == ("embedded",) else ""
     given = with_checkpoints(drafter, options or {}, partial(shipped_drafter, target=name))
 
@@ -196,6 +197,14 @@ def check_drafter(
     benches = None if target is not None else {label: _bench(label, make) for label in on}
     by = None if reference is None else make_reference
     return check(make, benches=benches, target=target, reference=by, floor=floor, progress=progress)
+
+
+def default_places(drafter: str, options: Mapping[str, Any]) -> Sequence[str]:
+    """Where a drafter can be checked: one that takes a shipped checkpoint on the target it was trained for alone."""
+    bare, filled = (
+        with_checkpoints(drafter, options, partial(shipped_drafter, target=target)) for target in ("", EMBEDDED)
+    )
+    return PLACES if bare == filled else (PLACES[1],)
 
 
 def toy_bench(make: Callable[[], Drafter]) -> Bench:

@@ -11,7 +11,7 @@ from small_benches import small_bench
 from toy_drafters import Bigram, Block, Chain, DraftLM, LastPivot, Pivot, Restless, Table
 
 from agentbench_spec.conformance.bench import Bench
-from agentbench_spec.conformance.kit import LAWS, Report, check, check_drafter, toy_bench
+from agentbench_spec.conformance.kit import LAWS, Report, check, check_drafter, default_places, toy_bench
 from agentbench_spec.drafting import ConfigError, Drafter
 from agentbench_spec.plugins import available, load_drafter
 
@@ -98,3 +98,17 @@ def test_look_up_keeps_the_laws_on_the_embedded_model(name: str) -> None:
     except ConfigError as error:
         pytest.skip(str(error))
     assert set(outcomes(report).values()) == {"passed", "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "places"),
+    [
+        ("ngram", {}, ("toy", "embedded")),
+        ("dlite", {}, ("embedded",)),
+        ("hybrid=suffix+dlite", {}, ("embedded",)),
+        ("dlite", {"checkpoint": "mine"}, ("toy", "embedded")),
+    ],
+)
+def test_a_drafter_is_checked_where_it_can_be(name: str, options: dict[str, str], places: tuple[str, ...]) -> None:
+    """Fails if `check dlite` asks for a checkpoint that is shipped, or another drafter is spared the toy target."""
+    assert tuple(default_places(name, options)) == places
