@@ -85,11 +85,13 @@ def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and dirty flag of the repository that tracks files of `folder`; both None where none does.
 
-    A repository round a virtual environment says nothing of the packages in it.
+    A repository round a virtual environment says nothing of the packages in it. What runs write into results/ is no
+    change of the code.
     """
     if not _git(folder, "ls-files", "."):
         return {"sha": None, "dirty": None}
-    sha, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
+    sha = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ":(top)", ":(top,exclude)results")
     return {"sha": sha, "dirty": None if changes is None else bool(changes)}
 
 

@@ -65,8 +65,11 @@ def test_git_state_knows_clean_dirty_and_none(tmp_path: Path) -> None:
 
     git("init", "-q")
     (tmp_path / "a").write_text("1")
-    git("add", "a")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run").write_text("1")
+    git("add", "a", "results")
     git("commit", "-qm", "first")
+    (tmp_path / "results" / "run").unlink()  # as a run that is recorded anew does
     clean = git_state(tmp_path)
     (tmp_path / "a").write_text("2")
     assert len(str(clean["sha"])) == 40 and clean["dirty"] is False
