@@ -107,7 +107,10 @@ def test_the_numbers_of_the_turn_are_those_of_the_recorded_run() -> None:
     row, plain = turn["ngram"], turn["none"]
     own = next(own for own in run.summary.drafters if own.drafter == "ngram")
     assert row.decode_s and plain.decode_s and row.speedup and row.matched_lengths and own.tau.pooled
+    nth = ("first", "second", "third", "fourth", "fifth", "sixth", "last")
+    assert row.order is not None and plain.order is not None
     for words in (
+        f"`none` {nth[plain.order]}, `ngram` {nth[row.order]}",
         f"turn {row.turn}, message {row.message}",
         f"{row.context_tokens:,} tokens",
         f"{row.reused_tokens:,} kept, {row.new_tokens} run",
@@ -120,4 +123,4 @@ def test_the_numbers_of_the_turn_are_those_of_the_recorded_run() -> None:
         f"τ {own.tau.pooled:.2f} over {own.turns} of {own.turns + sum(own.left_out.values())} turns",
     ):
         assert words in PAGE
-    assert row.identical and (row.order, plain.order) == (0, 6)
+    assert row.identical
