@@ -208,6 +208,46 @@ class Client:
         """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told."""
         return None
 
+    def _emptied(
+        self, path: str, what: str, *, params: Mapping[str, Any] | None = None, tries: int, pause_s: float
+    ) -> bool:
+        """Ask a route until it has done `what`, which it refuses while it is busy; False if there is no such route.
+
+        Raises MeasurementError if it refuses to the last.
+        """
+        said = ""
+        for attempt in range(tries):
+            with self._asking(path):
+                response = self._http.post(path, params=params)
+            self._refuse_unauthorised(path, response)
+            if response.status_code == httpx.codes.NOT_FOUND:
+                return False
+            said = self._said(response)
+            refuse_page(response, said)
+            if response.status_code == httpx.codes.OK and '"success":false' not in said.replace(" ", ""):
+                return True
+            if attempt + 1 < tries:
+                time.sleep(pause_s)
+        raise MeasurementError(
+            f"{self.base_url} does not {what} ({said}); another client may be using it: measure on a server of your own"
+        )
+
+    def _gap(
+        self, path: str, body: Mapping[str, Any], listed: Callable[[Any], Mapping[int, float]], one: int, other: int
+    ) -> float | None:
+        """As `margin`; listed: the answer to `body` -> log-probability of each of the likeliest tokens.
+
+        A token below them counts as the last of them: the gap is then a lower bound.
+        """
+        try:
+            response = self._http.post(path, content=json.dumps(body).encode(), headers=JSON)
+            self._refuse_unauthorised(path, response)
+            known = listed(response.json())
+            least = min(known.values())
+            return max(known.values()) - min(known.get(one, least), known.get(other, least))
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return None
+
     @contextmanager
     def _asking(self, path: str) -> Iterator[None]:
         try:

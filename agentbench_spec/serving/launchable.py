@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
 
 
@@ -24,6 +25,19 @@ class Launchable:
     def name(self) -> str:
         """The drafter's name in rows and files."""
         return self.label or (self.algorithm or BASELINE).lower()
+
+
+def named(given: str, options: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, draft or "") of "NAME" or "NAME=DRAFT". Raises ConfigError for a baseline with a draft or options."""
+    name, _, draft = given.partition("=")
+    if name.lower() == BASELINE and (draft or options):
+        raise ConfigError("drafter none is plain decoding: it takes no draft and no options")
+    return name, draft
+
+
+def without_draft(given: str) -> ConfigError:
+    """That a drafter needs the draft it was not given."""
+    return ConfigError(f"drafter {given!r} needs a draft model: write {given}=PATH_OR_HUB_ID")
 
 
 PLAIN = Launchable(None, None, {})

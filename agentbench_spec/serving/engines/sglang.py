@@ -11,7 +11,7 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving.engines.base_engine import Engine
 from agentbench_spec.serving.engines.sglang_server import SGLangServer
-from agentbench_spec.serving.launchable import Launchable, spelt
+from agentbench_spec.serving.launchable import Launchable, named, spelt, without_draft
 from agentbench_spec.serving.prometheus import CrossCheck, read_counters
 from agentbench_spec.serving.servers import Server
 from agentbench_spec.serving.stream import Answer
@@ -57,16 +57,14 @@ class SGLang(Engine):
 
         Raises ConfigError if a known algorithm lacks its draft, or has part of the options that go together.
         """
-        name, _, draft = given.partition("=")
+        name, draft = named(given, options)
         algorithm = None if name.lower() == BASELINE else name.upper()
-        if algorithm is None and (draft or options):
-            raise ConfigError("drafter none is plain decoding: it takes no draft and no options")
         if algorithm in _NEEDS_DRAFT and not draft:
-            raise ConfigError(f"drafter {given!r} needs a draft model: write {given}=PATH_OR_HUB_ID")
-        named = [key for key in _TREE if key in options]
-        if algorithm in _TREE_ALGORITHMS and named and len(named) < len(_TREE):
+            raise without_draft(given)
+        parts = [key for key in _TREE if key in options]
+        if algorithm in _TREE_ALGORITHMS and parts and len(parts) < len(_TREE):
             raise ConfigError(
-                f"drafter {name}: {', '.join(_TREE)} go together; {', '.join(named)} alone is refused by SGLang"
+                f"drafter {name}: {', '.join(_TREE)} go together; {', '.join(parts)} alone is refused by SGLang"
             )
         return Launchable(algorithm, draft or None, dict(options))
 

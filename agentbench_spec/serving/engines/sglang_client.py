@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import httpx
 
 from agentbench_spec.config.backends import Backend
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError
 from agentbench_spec.serving import stream
 from agentbench_spec.serving.bodies import Ask
-from agentbench_spec.serving.client import JSON, MOST_OF_A_PAGE, Client
-from agentbench_spec.serving.foreign import object_of, refuse_page, refuse_redirect
+from agentbench_spec.serving.client import MOST_OF_A_PAGE, Client
+from agentbench_spec.serving.foreign import object_of, refuse_redirect
 from agentbench_spec.serving.stream import Answer
 
 
@@ -108,43 +106,21 @@ class SGLangClient(Client):
 
         False if the server has no such route. Raises MeasurementError if it refuses: it does so while it is busy.
         """
-        for attempt in range(tries):
-            with self._asking("/flush_cache"):
-                response = self._http.post("/flush_cache", params={"timeout": 30})
-            self._refuse_unauthorised("/flush_cache", response)
-            if response.status_code != httpx.codes.NOT_FOUND:
-                refuse_page(response, self._said(response))
-            if response.status_code == httpx.codes.OK:
-                return True
-            if response.status_code == httpx.codes.NOT_FOUND:
-                return False
-            if attempt + 1 < tries:
-                time.sleep(pause_s)
-        raise MeasurementError(
-            f"{self.base_url} does not flush its cache ({self._said(response)}); another client may be "
-            "using it: measure on a server of your own"
-        )
+        return self._emptied("/flush_cache", "flush its cache", params={"timeout": 30}, tries=tries, pause_s=pause_s)
 
     def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:
-        """Log-probability gap after `input_ids` between the likeliest token and the worse of two; None if not told.
-
-        A token below the `depth` likeliest counts as the last of them: the gap is then a lower bound.
-        """
+        """As the base's, by the `depth` likeliest tokens."""
         body = {
             "input_ids": list(input_ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
             "return_logprob": True,
             "top_logprobs_num": depth,
         }
-        try:
-            response = self._http.post("/generate", content=json.dumps(body).encode(), headers=JSON)
-            self._refuse_unauthorised("/generate", response)
-            listed = response.json()["meta_info"]["output_top_logprobs"][0]
-            known = {int(entry[1]): float(entry[0]) for entry in listed}
-            least = min(known.values())
-            return max(known.values()) - min(known.get(one, least), known.get(other, least))
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
-            return None
+
+        def listed(answer: Any) -> dict[int, float]:
+            return {int(entry[1]): float(entry[0]) for entry in answer["meta_info"]["output_top_logprobs"][0]}
+
+        return self._gap("/generate", body, listed, one, other)
 
     def _which_key(self, path: str) -> str:
         flushes = path.startswith("/flush_cache")

@@ -13,7 +13,7 @@ from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving.engines.base_engine import Engine
 from agentbench_spec.serving.engines.vllm_counts import read_report
 from agentbench_spec.serving.engines.vllm_server import VLLMServer, described
-from agentbench_spec.serving.launchable import Launchable, spelt
+from agentbench_spec.serving.launchable import PLAIN, Launchable, named, spelt, without_draft
 from agentbench_spec.serving.prometheus import CrossCheck, read_counters
 from agentbench_spec.serving.servers import Server
 from agentbench_spec.serving.stream import Answer
@@ -85,16 +85,14 @@ class VLLM(Engine):
 
         Raises ConfigError for a drafter that vLLM has not, and for one that lacks its draft.
         """
-        name, _, draft = given.partition("=")
+        name, draft = named(given, options)
         name = name.lower()
         if name == BASELINE:
-            if draft or options:
-                raise ConfigError("drafter none is plain decoding: it takes no draft and no options")
-            return Launchable(None, None, {})
+            return PLAIN
         if name not in METHODS:
             raise ConfigError(f"drafter {name}: vLLM 0.32 has no such method; it serves {', '.join(METHODS)}, or none")
         if name not in _WITHOUT_DRAFT and not draft:
-            raise ConfigError(f"drafter {given!r} needs a draft model: write {given}=PATH_OR_HUB_ID")
+            raise without_draft(given)
         if name in _WITHOUT_DRAFT and draft:
             raise ConfigError(f"drafter {name} takes no draft: leave {draft!r} out")
         return Launchable(str(METHODS[name]["method"]), draft or None, {**METHODS[name], **options}, label=name)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import httpx
 
 from agentbench_spec.config.backends import Backend
-from agentbench_spec.errors import MeasurementError
 from agentbench_spec.serving import stream
-from agentbench_spec.serving.client import JSON, MOST_OF_A_PAGE, Client
-from agentbench_spec.serving.foreign import object_of, refuse_page, refuse_redirect
+from agentbench_spec.serving.client import MOST_OF_A_PAGE, Client
+from agentbench_spec.serving.foreign import object_of, refuse_redirect
 from agentbench_spec.serving.stream import Answer
 
 
@@ -75,26 +73,10 @@ class VLLMClient(Client):
 
         Raises MeasurementError if it refuses: it does so while blocks are held.
         """
-        said = ""
-        for attempt in range(tries):
-            with self._asking("/reset_prefix_cache"):
-                response = self._http.post("/reset_prefix_cache")
-            self._refuse_unauthorised("/reset_prefix_cache", response)
-            if response.status_code == httpx.codes.NOT_FOUND:
-                return False
-            said = self._said(response)
-            refuse_page(response, said)
-            if response.status_code == httpx.codes.OK and '"success":false' not in said.replace(" ", ""):
-                return True
-            if attempt + 1 < tries:
-                time.sleep(pause_s)
-        raise MeasurementError(
-            f"{self.base_url} does not reset its prefix cache ({said}); another client may be using it: measure on a "
-            "server of your own"
-        )
+        return self._emptied("/reset_prefix_cache", "reset its prefix cache", tries=tries, pause_s=pause_s)
 
     def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:
-        """As the base's; a token below the `depth` likeliest counts as the last of them: a lower bound."""
+        """As the base's, by the `depth` likeliest tokens."""
         body = {
             "model": self.model().get("id"),
             "prompt": list(input_ids),
@@ -103,12 +85,9 @@ class VLLMClient(Client):
             "logprobs": depth,
             "return_tokens_as_token_ids": True,
         }
-        try:
-            response = self._http.post("/v1/completions", content=json.dumps(body).encode(), headers=JSON)
-            self._refuse_unauthorised("/v1/completions", response)
-            told = response.json()["choices"][0]["logprobs"]["top_logprobs"][0]
-            known = {int(str(name).removeprefix("token_id:")): float(value) for name, value in told.items()}
-            least = min(known.values())
-            return max(known.values()) - min(known.get(one, least), known.get(other, least))
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return None
+
+        def listed(answer: Any) -> dict[int, float]:
+            told = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+            return {int(str(name).removeprefix("token_id:")): float(value) for name, value in told.items()}
+
+        return self._gap("/v1/completions", body, listed, one, other)
