@@ -18,7 +18,7 @@ from .nets import eagle3
 from .nets.block_drafter import stack_probs
 from .nets.chain import DEFAULT_WINDOW, FeatureRing, pick
 from .nets.checkpoint import Checkpoint, open_checkpoint
-from .nets.context import Committed, ContextCache, Sight
+from .nets.context import Committed, ContextCache, Sight, told_width
 from .nets.context_drafter import ContextDrafter
 from .nets.eagle3_layouts import Eagle3Config, read_config
 from .nets.peagle import PEagleNet
@@ -61,9 +61,7 @@ class PEagleDrafter(ContextDrafter):
         """Run the pairs that the span completes through the head, and keep its newest features."""
         if span.hidden is None:
             raise ContractError("peagle needs Span.hidden of every position (scope 'all'); the span has none")
-        n = span.input_ids.shape[1]
-        if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
-            n = max(int(span.count.max()), 1)
+        n = max(told_width(span), 1)
         rows, start, count = (part.to(self._context.keys.device) for part in (span.rows, span.start, span.count))
         offset = self._context.index[:n]
         counted = offset < count[:, None]

@@ -11,7 +11,7 @@ from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, T
 
 from .block import OWN_TABLES, BlockConfig, BlockNet
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly, tensor_names
-from .context import ContextCache
+from .context import ContextCache, told_width
 from .context_drafter import ContextDrafter
 from .eagle3 import vocabulary_map
 from .qwen3 import Rotary
@@ -113,9 +113,7 @@ class BlockDrafter(ContextDrafter):
         if span.hidden is None:
             raise ConfigError(f"{self.spec.name}: the engine delivered no hidden states")
         self._context.lengths.advance(span)
-        device, hidden = span.hidden.device, span.hidden
-        if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
-            hidden = hidden[:, : int(span.count.max())]
+        device, hidden = span.hidden.device, span.hidden[:, : told_width(span)]
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         positions = start[:, None] + torch.arange(hidden.shape[1], device=device)
         keys, values = self.net.context_keys_values(self.net.fuse(hidden), self._rotary(positions))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError, ContractError, DraftSampler, Proposal, Span
 
-from .context import RowLengths, reach
+from .context import RowLengths, reach, told_width
 from .qwen3 import Geometry, Rope, grouped_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -96,9 +96,7 @@ class PairRows:
         """Commit the counted positions of `span` (scope "all"): their features, and the entries they complete."""
         if span.hidden is None:
             raise ContractError("a chain drafter needs Span.hidden of every position (scope 'all'); the span has none")
-        n = span.input_ids.shape[1]
-        if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
-            n = max(int(span.count.max()), 1)
+        n = max(told_width(span), 1)
         rows, start, count = (part.to(self._device) for part in (span.rows, span.start, span.count))
         offset = torch.arange(n, device=self._device)
         counted = offset < count[:, None]

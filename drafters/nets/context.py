@@ -60,6 +60,11 @@ class RowLengths:
             check_anchors(position, self.on_device, name)
 
 
+def told_width(span: Span) -> int:
+    """Positions of a span without those that are padding in every row, where the host can tell without waiting."""
+    return int(span.count.max()) if span.count.device.type == "cpu" else span.input_ids.shape[1]
+
+
 def reach(positions: int, most: int) -> int:
     """Slots to attend to on a device so that `positions` of them are in it: few different kernel shapes occur."""
     return min(-(-positions // _BUCKET) * _BUCKET, most)

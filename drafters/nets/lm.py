@@ -17,7 +17,7 @@ from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, T
 
 from .block_drafter import stack_probs
 from .checkpoint import Checkpoint, load_strictly
-from .context import Committed, ContextCache, Sight
+from .context import Committed, ContextCache, Sight, told_width
 from .context_drafter import ContextDrafter
 from .cross import CrossNet
 from .qwen3 import Attention, Geometry, Rotary
@@ -112,9 +112,7 @@ class LmDrafter(ContextDrafter):
     @torch.inference_mode()
     def observe(self, span: Span) -> None:
         """Run the committed tokens through the model and keep their keys and values."""
-        n = span.input_ids.shape[1]
-        if span.count.device.type == "cpu":  # the host knows: leave out positions that are padding in every row
-            n = int(span.count.max())
+        n = told_width(span)
         self._context.lengths.advance(span)
         if n:
             device = self._rotary.device
