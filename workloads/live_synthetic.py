@@ -7,7 +7,6 @@ it stops calling. Each is judged by where the world ends: a function renamed, a 
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from agentbench_spec.rollouts.environments import Message, ToolCall, results
 from .guarded_sql import MOST_ROWS, GuardedDatabase
 from .synthetic.scripted_agent import SYSTEM
 from .synthetic.words import REGIONS, identifier
-from .synthetic.world import TOOLS, World
+from .synthetic.world import TOOLS, World, line
 
 __all__ = ["SyntheticTask", "SyntheticTasks", "make"]
 
@@ -67,16 +66,6 @@ class LiveWorld(World):
         self._guarded = GuardedDatabase(self._sql)
         self._guarded.guard()
 
-    def run(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """As the world's, with the guarded forms of two tools."""
-        own: dict[str, Callable[..., str]] = {"query": self._query, "replace_text": self._replace}
-        if name not in own:
-            return super().run(name, arguments)
-        try:
-            return own[name](**arguments)
-        except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
-            return f"Error: {type(error).__name__}: {error}"
-
     def total(self, region: str) -> int:
         """Units sold in a region."""
         rows = self._guarded.run(f"SELECT SUM(units) FROM sales WHERE region = '{region}'")[1]
@@ -86,18 +75,18 @@ class LiveWorld(World):
         """The table, in order; None if it was dropped."""
         return self._guarded.rows_of("sales")
 
-    def _query(self, sql: str) -> str:
+    def query(self, sql: str) -> str:
         columns, rows, changed = self._guarded.run(sql)
         if not columns:
             return f"{changed} rows changed"
-        shown = [" | ".join(map(str, row)) for row in rows[:MOST_ROWS]]
-        return "\n".join([" | ".join(columns), *shown, *(["... more rows"] if len(rows) > MOST_ROWS else [])])
+        more = ["... more rows"] if len(rows) > MOST_ROWS else []
+        return "\n".join([*map(line, [columns, *rows[:MOST_ROWS]]), *more])
 
-    def _replace(self, path: str, old: str, new: str) -> str:
+    def replace_text(self, path: str, old: str, new: str) -> str:
         grown = sum(map(len, self.files.values())) + self.files[path].count(old) * (len(new) - len(old))
         if grown > MOST_CHARACTERS:
             return f"Error: the files would have {grown:,} characters, more than {MOST_CHARACTERS:,}"
-        return self.replace_text(path, old, new)
+        return super().replace_text(path, old, new)
 
 
 @dataclass(frozen=True, slots=True)

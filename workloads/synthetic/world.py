@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .words import REGIONS, identifier, product, program
@@ -44,11 +44,11 @@ class World:
 
     def run(self, name: str, arguments: Mapping[str, Any]) -> str:
         """The result of a call as the agent reads it; a call that cannot be carried out gives a text that says so."""
-        tool: Callable[..., str] | None = _RUNNERS.get(name)
-        if tool is None:
+        if name not in _NAMES:
             return f"Error: there is no tool {name!r}"
+        tool: Callable[..., str] = getattr(self, name)
         try:
-            return tool(self, **arguments)
+            return tool(**arguments)
         except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
             return f"Error: {type(error).__name__}: {error}"
 
@@ -89,26 +89,12 @@ class World:
         done = self._sql.execute(sql)
         if done.description is None:
             return f"{done.rowcount} rows changed"
-        rows = done.fetchall()
-        return "\n".join([" | ".join(column[0] for column in done.description), *(_line(row) for row in rows)])
+        return "\n".join(map(line, [[column[0] for column in done.description], *done.fetchall()]))
 
 
-def _line(row: tuple[Any, ...]) -> str:
-    return " | ".join(map(str, row))
-
-
-_RUNNERS: dict[str, Callable[..., str]] = {
-    tool.__name__: tool
-    for tool in (
-        World.list_files,
-        World.read_file,
-        World.search,
-        World.replace_text,
-        World.get_key,
-        World.set_key,
-        World.query,
-    )
-}
+def line(values: Iterable[Any]) -> str:
+    """A row of a result as the agent reads it."""
+    return " | ".join(map(str, values))
 
 
 def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
@@ -126,4 +112,5 @@ TOOLS: tuple[dict[str, Any], ...] = (
     _tool("set_key", "Write a setting.", key="string", value="string"),
     _tool("query", "Run SQL on the table sales (id, product, region, units).", sql="string"),
 )
-"""What the agent may call."""
+"""What the agent may call: each is the method of its name."""
+_NAMES = frozenset(tool["function"]["name"] for tool in TOOLS)
