@@ -53,7 +53,6 @@ def measure_round_costs(
     sampler: random numbers, begun anew for each K. The drafter must be warm and its row empty, and is so again after.
     Raises what the drafter raises.
     """
-    most = limits.k if drafter.spec.max_tokens is None else min(limits.k, drafter.spec.max_tokens)
     session = Session(target, {"": Missing(drafter, target.info.vocab_size)}, chunk_tokens=len(prompt))
     ((_, clock),) = clocks("attribution", target.info.device)
     costs = {}
@@ -61,7 +60,7 @@ def measure_round_costs(
         session.prefill(prompt, lambda logits: int(logits.argmax()))
         for why in session.failed.values():
             raise why
-        for k in choices(most) if limits.max_new_tokens > 1 else ():
+        for k in choices(limits.asked(drafter.spec.max_tokens)) if limits.max_new_tokens > 1 else ():
             few = replace(limits, k=k, max_new_tokens=min(_ROUNDS + 1, limits.max_new_tokens), stop_ids=frozenset())
             costs[k] = _cost(session.decode("", few, sampler(), clock(target.info.device))[1])
     finally:

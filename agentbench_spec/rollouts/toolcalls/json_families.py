@@ -32,17 +32,20 @@ def granite(text: str, tools: Tools) -> Iterator[Piece]:
 
 def _json_block(rest: str, closes: str) -> tuple[list[Piece], str]:
     """The values up to the closing tag; a value may hold the tag in its strings, and the last tag may be missing."""
+    pieces, rest = _json_values(rest, closes)
+    return pieces or [Unreadable("the call is empty")], rest
+
+
+def _json_values(text: str, closes: str = "") -> tuple[list[Piece], str]:
+    """(the calls up to `closes`, or to the end, what follows)."""
     pieces: list[Piece] = []
-    text = rest
-    while True:
-        text = text.lstrip(" \t\r\n,;")
-        if text.startswith(closes) or not text:
-            return pieces or [Unreadable("the call is empty")], text.removeprefix(closes)
+    while (text := text.lstrip(" \t\r\n,;")) and not (closes and text.startswith(closes)):
         found = read_json(text)
         if isinstance(found, Unreadable):
-            return [*pieces, found], up_to(text, closes)[1]
+            return [*pieces, found], up_to(text, closes)[1] if closes else ""
         value, text = found
         pieces += calls_of(value)
+    return pieces, text.removeprefix(closes)
 
 
 def bare(text: str, tools: Tools) -> Iterator[Piece]:
@@ -51,21 +54,10 @@ def bare(text: str, tools: Tools) -> Iterator[Piece]:
     if not inner.startswith(("{", "[")):
         yield text
         return
-    pieces = _bare_values(inner)
+    pieces, _ = _json_values(inner)
     called = any(isinstance(piece, ToolCall) and declared(tools, piece.name) is not None for piece in pieces)
     shaped = '"name"' in inner and re.search(r'"(?:arguments|parameters)"\s*:', inner)
     yield from pieces if called or shaped else [text]
-
-
-def _bare_values(text: str) -> list[Piece]:
-    pieces: list[Piece] = []
-    while text := text.lstrip(" \t\r\n,;"):
-        found = read_json(text)
-        if isinstance(found, Unreadable):
-            return [*pieces, found]
-        value, text = found
-        pieces += calls_of(value)
-    return pieces
 
 
 def llama3(text: str, tools: Tools) -> Iterator[Piece]:
@@ -76,7 +68,7 @@ def llama3(text: str, tools: Tools) -> Iterator[Piece]:
         return
     if before.strip():
         yield before
-    pieces = _bare_values(rest.strip().removesuffix("<|eom_id|>"))
+    pieces, _ = _json_values(rest.strip().removesuffix("<|eom_id|>"))
     yield from pieces or [Unreadable("the call is empty")]
 
 

@@ -88,7 +88,7 @@ class Sandbox:
     def step(self, said: Message) -> list[Message] | None:
         """What follows; None: the task is over. Raises EnvironmentFault, and the world is as if nothing was said."""
         try:
-            found = self._ask({"do": "step", "message": said.model_dump(exclude_defaults=True)}, self._step_s)
+            found = self._take(said)
         except (_Lost, _Raised) as error:
             self._again()
             raise EnvironmentFault(str(error)) from error
@@ -121,6 +121,9 @@ class Sandbox:
     def _begin(self) -> Any:
         return self._ask({"do": "start", "id": self._started}, self._step_s)
 
+    def _take(self, said: Message) -> Any:
+        return self._ask({"do": "step", "message": said.model_dump(exclude_defaults=True)}, self._step_s)
+
     def _again(self) -> None:
         """The world at work as it was after the last good step."""
         self.close()
@@ -128,7 +131,7 @@ class Sandbox:
         try:
             self._begin()
             for said in self._said:
-                self._ask({"do": "step", "message": said.model_dump(exclude_defaults=True)}, self._step_s)
+                self._take(said)
         except (_Lost, _Raised) as error:
             raise ContractError(
                 f"environment {self.name}: {self._started} cannot be made again by its {len(self._said)} steps: {error}"
