@@ -1,6 +1,7 @@
 """Speed-ups of one small run on an idle machine, and of the same run beside one and two competing processes.
 
-usage: python benchmarks/noisy_machine.py [--rollouts 2] [--turns 3] [--tokens 32] [--methods ngram dlite] [--threads]
+usage: python benchmarks/noisy_machine.py [--rollouts 2] [--turns 3] [--tokens 32] [--methods ngram dlite]
+           [--run-threads N] [--threads]
 
 Replays shipped BFCL-v3 rollouts on the embedded target by the command line: idle, beside each number of competitors,
 and idle again, which shows what the machine does by itself. A competitor keeps one core and the memory busy; all end
@@ -188,7 +189,7 @@ def _circumstances(run: Run) -> str:
 
 def thread_table(known: Mapping[Condition, Run | None], options: argparse.Namespace) -> None:
     """How a competitor changes plain decoding and each speed-up, by threads and by how they wait for each other."""
-    idle = known[Condition()]
+    idle = known.get(Condition())
     usual = int(idle.manifest["host"]["threads"]) if idle else os.cpu_count() or 1
     settings = [(None, None), (usual, "active"), (usual, "passive"), *([(1, None)] if usual > 1 else [])]
     columns = "".join(f"{f'{method}: idle, beside':>28}" for method in options.methods)
@@ -215,19 +216,21 @@ def main() -> int:
     parser.add_argument("--competitors", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--nice", type=int, default=0, help="niceness of the competitors, 0 to 19")
     parser.add_argument("--minutes", type=float, default=12, help="most of each table")
+    parser.add_argument("--run-threads", type=int, help="threads of the run (torch's default)")
     parser.add_argument("--threads", action="store_true", help="threads and their way of waiting, too")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(HEADINGS, flush=True)
     budget = Budget(options.minutes, 2 + len(options.competitors))
-    found = {Condition(): measure(Condition(), options, budget.next_s())}
-    idle = found[Condition()]
+    alone = Condition(0, options.run_threads)
+    found = {alone: measure(alone, options, budget.next_s())}
+    idle = found[alone]
     stands = report("idle", idle, idle, options)
     for competitors in options.competitors:
-        condition = Condition(competitors)
+        condition = Condition(competitors, options.run_threads)
         found[condition] = measure(condition, options, budget.next_s())
         stands &= report(f"{competitors} competing", found[condition], idle, options)
-    stands &= report("idle again", measure(Condition(), options, budget.next_s()), idle, options)
+    stands &= report("idle again", measure(alone, options, budget.next_s()), idle, options)
     if options.threads:
         thread_table(found, options)
     if idle is None or doubtful(idle):

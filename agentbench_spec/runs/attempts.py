@@ -23,11 +23,28 @@ Attempt = dict[str, Decoded]
 """Every drafter's decoding of one turn, in the order in which they ran."""
 
 
+class Patience:
+    """Whether a disturbed turn is worth decoding again: after three turns in a row that were no less disturbed by it,
+    only each eighth one is, for a machine that is busy throughout would take three times as long for nothing."""
+
+    def __init__(self) -> None:
+        self._in_vain = 0
+
+    def allows(self) -> bool:
+        """Whether the turn at hand may be decoded again."""
+        return self._in_vain < 3 or (self._in_vain - 3) % 8 == 7
+
+    def learn(self, first: int, least: int) -> None:
+        """Take note of a turn: how many drafters were disturbed at first, and in the best of its attempts."""
+        self._in_vain = self._in_vain + 1 if first and least == first else 0
+
+
 class TurnDecoder:
     """Decodes the turns of a run; what it learns of their rounds tells it which ones were disturbed."""
 
     def __init__(self, conditions: Conditions, device: torch.device) -> None:
         self._conditions, self._device, self._stalls = conditions, device, Stalls()
+        self._patience = Patience()
         self.told: Callable[[str], None] = lambda doing: None
         self.choosers: dict[str, Chooser] = {}
         """What decides the draft tokens of a round, by drafter; the others always draft `limits.k`."""
@@ -45,18 +62,22 @@ class TurnDecoder:
         order: the drafters, in the order in which they run; sampler: its random numbers, begun anew each time. A
         drafter that raises is dropped from the session; one that met logits that are not finite, which is the target's
         fault, is put into `failed` and goes on with the next turn. All but the clocks is that of the first attempt: a
-        later one that fails, or says something else, is none, and the last. Raises what the baseline raises.
+        later one that fails, or says something else, is none, and the last. On a machine where repeats did not help
+        lately they are made now and then only. Raises what the baseline raises.
         """
         attempts = [self._attempt(session, order, sampler, reference, {}, failed)]
         self._stalls.judge(attempts[0])
-        while len(attempts) <= self._conditions.repeats and _disturbed(attempts[-1]):
+        most = self._conditions.repeats if self._patience.allows() else 0
+        while len(attempts) <= most and _disturbed(attempts[-1]):
             try:
                 attempts.append(self._attempt(session, list(attempts[0]), sampler, reference, attempts[0], {}))
             except (Exception, SystemExit) as error:
                 raise_interrupt(error)
                 break
             self._stalls.judge(attempts[-1])
-        self._stalls.learn(attempts[best(attempts)])
+        chosen = attempts[best(attempts)]
+        self._patience.learn(_disturbed(attempts[0]), _disturbed(chosen))
+        self._stalls.learn(chosen)
         return attempts
 
     def _attempt(

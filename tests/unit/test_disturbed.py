@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import Proposal
 from agentbench_spec.results.rows import NOISE_FIELDS
+from agentbench_spec.runs.attempts import Patience
 from agentbench_spec.runs.contention import Noise
 from agentbench_spec.runs.order import balanced_order
 from agentbench_spec.testing import PlainDrafter
@@ -93,6 +94,21 @@ def test_what_stays_disturbed_is_marked() -> None:
     rows = by_drafter(turns, "sleepy")
     assert (rows[1].attempts, rows[1].disturbed) == (3, True) and rows[1].slow_rounds
     assert min(rows[1].attempts_s or [0]) > 0.5 and rows[1].tau == 1.0
+
+
+def test_repeats_that_do_not_help_are_given_up_and_tried_again_later() -> None:
+    """Fails if a machine that is busy throughout makes every turn of a run three times as long, or if one that was busy
+    for a while never decodes a turn again."""
+    patience, allowed = Patience(), []
+    for _ in range(20):
+        allowed.append(patience.allows())
+        patience.learn(2, 2)
+    assert [turn for turn, again in enumerate(allowed) if again] == [0, 1, 2, 10, 18]
+    patience.learn(2, 1)  # one drafter less
+    assert patience.allows()
+    for turn in ((1, 1), (1, 1), (0, 0), (1, 1), (1, 1)):
+        patience.learn(*turn)
+    assert patience.allows()
 
 
 def test_without_repeats_a_stall_is_only_marked() -> None:
