@@ -54,6 +54,10 @@ Launch = Annotated[bool | None, typer.Option("--launch", help="Start a server pe
 ApiKey = Annotated[
     str | None, typer.Option(help="The servers' key; better given as OPENAI_API_KEY in the environment. Never stored.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it will take, and decode nothing.")]
+Speeds = Annotated[
+    str | None, typer.Option(help="For --dry-run: a run folder, or tokens/s such as prefill=640,none=23.5,ngram=40.")
+]
 A_WORKLOAD = "Installed workload, module:factory, or a rollouts file."
 Workload = Annotated[str | None, typer.Option(help=A_WORKLOAD, autocompletion=names("workload"))]
 DraftTokens = Annotated[

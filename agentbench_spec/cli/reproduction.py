@@ -10,6 +10,7 @@ import typer
 
 from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import interruptible, last_line, say, verb
+from agentbench_spec.cli.dry_runs import refuse_speeds, show_table_plan
 from agentbench_spec.cli.preflight import (
     check_backend,
     check_models,
@@ -44,10 +45,13 @@ def reproduce(
     presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs are reused.")] = _RESULTS,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+    dry_run: flags.DryRun = False,
+    speeds: flags.Speeds = None,
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
     from agentbench_spec.reproduce.plan import Request, ServersAsked
 
+    refuse_speeds(speeds, dry_run)
     engine = check_backend(backend, base_url, launch)
     asked = None
     if engine is not None and engine != "engine":
@@ -66,6 +70,9 @@ def reproduce(
     if asked is None:
         refuse_server_options({"--api-key": api_key})
     _check_early(table, request)
+    if dry_run:
+        show_table_plan(table, request, speeds)
+        return
     _make(table, request, out)
 
 

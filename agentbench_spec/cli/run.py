@@ -11,6 +11,7 @@ import typer
 
 from agentbench_spec.cli import flags
 from agentbench_spec.cli.console import console, interruptible, last_line, say, verb
+from agentbench_spec.cli.dry_runs import refuse_speeds, show_dry_run
 from agentbench_spec.cli.preflight import (
     check_backend,
     check_servers,
@@ -28,6 +29,30 @@ if TYPE_CHECKING:
     from agentbench_spec.serving.served_run import ServedRun
 
 _MOST_NOTES = 5
+_SETTINGS = {
+    "target": "target.source",
+    "device": "target.device",
+    "dtype": "target.dtype",
+    "workload": "workload.name",
+    "limit": "workload.limit",
+    "data": "workload.options.data",
+    "offline_standin": "workload.options.offline_standin",
+    "drafter": "drafters",
+    "k": "decode.k",
+    "max_new_tokens": "decode.max_new_tokens",
+    "temperature": "decode.temperature",
+    "mode": "decode.mode",
+    "history": "replay.history",
+    "max_turns": "replay.max_turns",
+    "seed": "measure.seed",
+    "aa": "measure.aa",
+    "backend": "backend",
+    "base_url": "servers.base_urls",
+    "launch": "servers.launch",
+    "concurrency": "servers.concurrency",
+    "client": "servers.client",
+}
+"""Option -> the setting it stands for."""
 
 
 @verb
@@ -59,36 +84,27 @@ def run(
     set_: flags.Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its own settings.")] = False,
+    dry_run: flags.DryRun = False,
+    speeds: flags.Speeds = None,
 ) -> None:
     """Replay rollouts turn by turn with every drafter and write a run folder."""
     check_backend(backend, base_url, launch)
-    given = {
-        "target.source": target,
-        "target.device": device,
-        "target.dtype": dtype,
-        "workload.name": workload,
-        "workload.limit": limit,
-        "workload.options.data": str(data) if data else None,
-        "workload.options.offline_standin": offline_standin or None,
-        "drafters": drafter or None,
-        "decode.k": k,
-        "decode.max_new_tokens": max_new_tokens,
-        "decode.temperature": temperature,
-        "decode.mode": mode,
-        "replay.history": "live" if live else history,
-        "replay.max_turns": max_turns,
-        "measure.seed": seed,
-        "measure.aa": aa,
-        "backend": backend,
-        "servers.base_urls": flags.urls(base_url) or None,
-        "servers.launch": launch,
-        "servers.concurrency": concurrency,
-        "servers.client": client,
+    refuse_speeds(speeds, dry_run)
+    asked = locals() | {
+        "data": str(data) if data else None,
+        "offline_standin": offline_standin or None,
+        "drafter": drafter or None,
+        "history": "live" if live else history,
+        "base_url": flags.urls(base_url) or None,
     }
+    given = {setting: asked[name] for name, setting in _SETTINGS.items()}
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
     _check_early(settings, out, resume=resume)
+    if dry_run:
+        show_dry_run(settings, speeds, out if resume else None)
+        return
     _show(_replay(settings, out, resume=resume, api_key=api_key))
 
 

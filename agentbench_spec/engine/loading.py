@@ -103,6 +103,29 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
     return _tokenizer_at(source, path, {"revision": found["revision"], "trust_remote_code": False})
 
 
+def load_model_config(
+    source: str, *, revision: str | None = None, rope_scaling: Mapping[str, Any] | None = None
+) -> PretrainedConfig:
+    """The configuration of a target, without its weights. Raises as `load` does."""
+    path, found = _locate(source, revision, digest=False)
+    config = _fetch(source, path, found["revision"])
+    refuse_unsupported(config)
+    if rope_scaling is not None:
+        apply_rope_scaling(config, rope_scaling, source)
+    return config
+
+
+def dtype_of(dtype: str, device: str, config: PretrainedConfig) -> torch.dtype:
+    """The dtype a target of this configuration is loaded in; a device that is not here may be planned for.
+
+    Raises ConfigError for an unknown dtype.
+    """
+    planned = device if device.partition(":")[0] in ("cpu", "cuda") else str(resolve_device(device))
+    wanted = _resolve_dtype(dtype, torch.device(planned))
+    own = config.dtype if wanted == "auto" else wanted
+    return own if isinstance(own, torch.dtype) else torch.float32
+
+
 def _tokenizer_at(source: str, path: str, options: dict[str, Any]) -> Any:
     tokenizer = _read(source, path, _tokenizer_of, options)
     if source == embedded.NAME:
@@ -137,8 +160,8 @@ def _resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> str | torc
     return _DTYPES[dtype]
 
 
-def _locate(source: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """What from_pretrained is given for `source`, and its provenance."""
+def _locate(source: str, revision: str | None, *, digest: bool = True) -> tuple[str, dict[str, Any]]:
+    """What from_pretrained is given for `source`, and its provenance; digest: that of a folder's weights, too."""
     if source == embedded.NAME:
         if revision is not None:
             raise ConfigError(f"model {source!r} has no revisions; leave revision out")
@@ -146,7 +169,8 @@ def _locate(source: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     refuse_missing_folder(source)
     folder = Path(source).expanduser()
     if folder.is_dir():
-        found = {"source": str(folder.resolve()), "sha256": _weights_sha256(folder), "licence": _licence(folder)}
+        sha256 = _weights_sha256(folder) if digest else None
+        found = {"source": str(folder.resolve()), "sha256": sha256, "licence": _licence(folder)}
         return str(folder), {**found, "revision": revision}
     return source, {"source": f"hf:{source}", "sha256": None, "licence": None, "revision": revision}
 

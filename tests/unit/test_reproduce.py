@@ -110,6 +110,19 @@ def test_a_second_call_reuses_the_run_and_prints_the_same(results: Path, presets
     assert endings == {".csv", ".md", ".tex", ".parquet", ".json", ".html", ".svg", ".png"}
 
 
+def test_a_plan_of_a_table_tells_what_is_there_and_what_is_missing(
+    results: Path, presets: Path, tmp_path: Path
+) -> None:
+    """Fails if a plan runs or writes something, counts what would be reused, or hides a column that cannot be run."""
+    asked = ("reproduce", "table3", "--embedded", "--presets", presets, "--dry-run", "--results")
+    there = call(*asked, results).last["columns"]
+    assert there[0]["finished"] and "turns" not in there[0]
+    assert "/no/such/file.jsonl" in there[1]["missing"]
+    ahead = call(*asked, tmp_path)
+    assert ahead.code == 0 and list(tmp_path.iterdir()) == []
+    assert (ahead.last["columns"][0]["rollouts"], ahead.last["columns"][0]["turns"]) == (6, 12)
+
+
 def files_in(folder: Path) -> dict[str, bytes]:
     """Every file below `folder`, by its path in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
