@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agentbench_spec.results.forms import as_markdown as as_markdown
     from agentbench_spec.results.forms import export as export
     from agentbench_spec.results.loaded import Run as Run
+    from agentbench_spec.results.machines.merge import merge as merge
     from agentbench_spec.results.paper import paper_facts as paper_facts
     from agentbench_spec.rollout import Message as Message
     from agentbench_spec.rollout import Rollout as Rollout
@@ -63,6 +64,7 @@ _HOMES = {
     "report": ("plots",),
     "results.forms": ("as_frame", "as_latex", "as_markdown", "export"),
     "results.loaded": ("Run",),
+    "results.machines.merge": ("merge",),
     "results.paper": ("paper_facts",),
     "rollout": ("Message", "Rollout", "ToolCall", "read_rollouts", "write_rollouts"),
     "rollouts.environments": ("Environment", "LiveWorkload"),

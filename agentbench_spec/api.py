@@ -41,6 +41,7 @@ def run(
     out: PathLike | None = None,
     resume: bool = False,
     api_key: str | None = None,
+    shard: str | None = None,
     tell: Tell | None = None,
     **keywords: Unpack[Settings],
 ) -> Run:
@@ -48,7 +49,8 @@ def run(
 
     settings: a TOML file, a tree or a `RunConfig`; keywords come on top of it, and those that are None were not given.
     out: the run folder; None: results/<time>-<target>-<workload>. resume: go on with the killed run in `out`, with its
-    own settings. tell: hears what is going on; None: silence. Read `Run.faults` before you quote a figure. Raises
+    own settings. shard: "i/n", only this part of the rollouts; join the folders with `merge`. tell: hears what is going
+    on; None: silence. Read `Run.faults` before you quote a figure. Raises
     ConfigError for what cannot be used, MeasurementError if the run is void before its end.
     """
     if resume and out is None:
@@ -57,7 +59,11 @@ def run(
 
     config = resolve(settings, keywords, begun=Path(out) if resume and out is not None else None)
     from agentbench_spec.runs.early import check_drafters, check_hub
+    from agentbench_spec.runs.scale.shards import Shard, refuse_shard
 
+    part = Shard.parse(shard) if shard else None
+    if part is not None:
+        refuse_shard(config)
     if config.backend == "engine":
         check_drafters(config.drafters)
     check_hub(config, tell or _quiet)
@@ -77,7 +83,7 @@ def run(
 
         run_served(config, folder, resume=resume, api_key=api_key, tell=tell or _quiet)
     else:
-        replay(config, folder, resume=resume, tell=tell or _quiet, bar=False)
+        replay(config, folder, resume=resume, tell=tell or _quiet, bar=False, shard=part)
     return load(folder)
 
 

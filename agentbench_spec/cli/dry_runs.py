@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from agentbench_spec.runs.scale.dry_run import DryRun
     from agentbench_spec.runs.scale.footprint import Download, Memory
     from agentbench_spec.runs.scale.forecast import Forecast
+    from agentbench_spec.runs.scale.shards import Shard
 
 
-def show_dry_run(settings: RunConfig, speeds: str | None, begun: Path | None) -> None:
-    """`run --dry-run`: the plan of one run on screen and as the JSON line. begun: the run that would be continued."""
+def show_dry_run(settings: RunConfig, speeds: str | None, begun: Path | None, shard: Shard | None) -> None:
+    """`run --dry-run`: the plan of one run, or of a shard of it, on screen and as the JSON line.
+
+    begun: the run that would be continued.
+    """
     from agentbench_spec.results.folder import completed_rollouts
     from agentbench_spec.runs.scale.dry_run import dry_run
     from agentbench_spec.runs.scale.speeds import read_speeds
 
     known = read_speeds(speeds) if speeds else None
     done = completed_rollouts(begun) if begun else {}
-    found = dry_run(settings, known, done=done, tell=_tell)
+    found = dry_run(settings, known, done=done, shard=shard, tell=_tell)
     show(found, set())
     _say_source(known.source if known else None)
     last_line({"dry_run": found.as_dict(), "speeds": known.source if known else None})

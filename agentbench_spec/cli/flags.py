@@ -54,6 +54,7 @@ Launch = Annotated[bool | None, typer.Option("--launch", help="Start a server pe
 ApiKey = Annotated[
     str | None, typer.Option(help="The servers' key; better given as OPENAI_API_KEY in the environment. Never stored.")
 ]
+Shard = Annotated[str | None, typer.Option(help="Only part i of n of the rollouts, i/n; join with `merge`.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it will take, and decode nothing.")]
 Speeds = Annotated[
     str | None, typer.Option(help="For --dry-run: a run folder, or tokens/s such as prefill=640,none=23.5,ngram=40.")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from agentbench_spec.cli.conform import check
+from agentbench_spec.cli.joining import merge
 from agentbench_spec.cli.look import compare, doctor, export, list_, report
 from agentbench_spec.cli.reproduction import reproduce
 from agentbench_spec.cli.rollout_files import build, import_, validate
@@ -25,6 +26,7 @@ rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and 
 for name, verb in {
     "run": run,
     "reproduce": reproduce,
+    "merge": merge,
     "compare": compare,
     "report": report,
     "export": export,

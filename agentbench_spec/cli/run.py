@@ -22,6 +22,7 @@ from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.early import check_drafters, check_hub
+from agentbench_spec.runs.scale.shards import Shard, refuse_shard
 from agentbench_spec.runs.source import check_workload, configured_workload
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def run(
     set_: flags.Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default results/<time>-<target>-<workload>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with its own settings.")] = False,
+    shard: flags.Shard = None,
     dry_run: flags.DryRun = False,
     speeds: flags.Speeds = None,
 ) -> None:
@@ -101,11 +103,12 @@ def run(
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
-    _check_early(settings, out, resume=resume)
+    part = Shard.parse(shard) if shard else None
+    _check_early(settings, out, resume=resume, shard=part)
     if dry_run:
-        show_dry_run(settings, speeds, out if resume else None)
+        show_dry_run(settings, speeds, out if resume else None, part)
         return
-    _show(_replay(settings, out, resume=resume, api_key=api_key))
+    _show(_replay(settings, out, resume=resume, api_key=api_key, shard=part))
 
 
 def _settings(
@@ -120,9 +123,11 @@ def _settings(
     return load_config(file, assignments or (), given, base=read_manifest(out).get("settings"))
 
 
-def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None:
+def _check_early(settings: RunConfig, out: Path | None, *, resume: bool, shard: Shard | None) -> None:
     """Raises ConfigError for names, folders, data and servers that would be refused after torch is loaded."""
     wanted = settings.workload
+    if shard is not None:
+        refuse_shard(settings)
     if settings.replay.history == "live":
         check_name("environment", wanted.name)
     else:
@@ -140,7 +145,9 @@ def _check_early(settings: RunConfig, out: Path | None, *, resume: bool) -> None
         configured_workload(settings)
 
 
-def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str | None) -> Outcome | ServedRun:
+def _replay(
+    settings: RunConfig, out: Path | None, *, resume: bool, api_key: str | None, shard: Shard | None
+) -> Outcome | ServedRun:
     from agentbench_spec.runs.execute import new_folder  # loads torch
     from agentbench_spec.runs.execute import run as run_rollouts
 
@@ -154,7 +161,7 @@ def _replay(settings: RunConfig, out: Path | None, *, resume: bool, api_key: str
 
             return run_live(settings, folder, resume=resume, tell=tell)
         if settings.backend == "engine":
-            return run_rollouts(settings, folder, resume=resume, tell=tell)
+            return run_rollouts(settings, folder, resume=resume, tell=tell, shard=shard)
         from agentbench_spec.serving.served_run import run_served
 
         return run_served(settings, folder, resume=resume, api_key=api_key, tell=tell)

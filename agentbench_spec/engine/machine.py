@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -26,6 +27,15 @@ def host_facts() -> dict[str, Any]:
         "gpus": _gpus(),
         "cuda": torch.version.cuda,
     }
+
+
+def machine_id(device: torch.device) -> str:
+    """Tells this machine, and on a GPU this GPU of it, from others, without its name: 8 hex digits."""
+    parts = [platform.node()]
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        parts.append(str(getattr(properties, "uuid", device.index or 0)))
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:8]
 
 
 def _cpu_model() -> str | None:

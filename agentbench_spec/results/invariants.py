@@ -72,7 +72,7 @@ def _broken_counts(row: TurnRow) -> Iterable[str]:
 
 
 def _broken_clocks(row: TurnRow) -> Iterable[str]:
-    for name in sorted(CLOCK_FIELDS - {"other_s"}):
+    for name in sorted(CLOCK_FIELDS - {"other_s", "machine"}):
         value = getattr(row, name)
         if any(number < 0 for number in (value if isinstance(value, list) else [value]) if number is not None):
             yield f"{name} {value} is negative"

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 from pydantic import ConfigDict
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the row schema. Readers refuse newer ones; an older row is read as one of today's, with nulls for what it
-did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged."""
+did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged. 4: machines."""
 
 Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
@@ -152,6 +152,8 @@ class TurnRow:
     """Why it was held back, as NVML's bits; 0: it was not."""
     gpu_others: int | None = None
     """Other processes computing on it."""
+    machine: str | None = None
+    """Which machine, and GPU of it, the clocks are of, as a digest; None: a server's, or not recorded."""
 
     # against the baseline of the same turn
     speedup: float | None = None
@@ -278,7 +280,7 @@ NOISE_FIELDS = (
 
 CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s")) | {
     *NOISE_FIELDS,
-    *["attempts", "attempt", "disturbed", "slow_rounds", "speedup", "speedup_e2e", "chunk_tokens"],
+    *["attempts", "attempt", "disturbed", "slow_rounds", "speedup", "speedup_e2e", "chunk_tokens", "machine"],
 }
 """Columns that differ between two runs of the same settings; all others are reproducible."""
 

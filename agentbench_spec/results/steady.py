@@ -113,14 +113,15 @@ def _place(row: TurnRow) -> float:
 def steadied(rows: Sequence[TurnRow]) -> list[TurnRow]:
     """The rows as a quiet machine would have timed them: steady `decode_s`, `prefill_s`, `draft_ingest_s`, `ttft_s`.
 
-    Rows that nothing disturbed are the same objects. All but decoding is compared with that of as many tokens.
+    Rows that nothing disturbed are the same objects. All but decoding is compared with that of as many tokens. Turns of
+    another machine are not alike: each machine is a block of its own.
     """
     changed: dict[int, dict[str, Any]] = defaultdict(dict)
-    for kin in _by(range(len(rows)), lambda i: rows[i].workload).values():
+    for kin in _by(range(len(rows)), lambda i: (rows[i].workload, rows[i].machine)).values():
         for i, decode_s in zip(kin, steady_decode_s([rows[i] for i in kin]), strict=True):
             if decode_s != rows[i].decode_s:
                 changed[i]["decode_s"] = decode_s
-    for own in _by(range(len(rows)), lambda i: (rows[i].workload, rows[i].drafter)).values():
+    for own in _by(range(len(rows)), lambda i: (rows[i].workload, rows[i].machine, rows[i].drafter)).values():
         for name in ("prefill_s", "draft_ingest_s", "ttft_s"):
             timed = [i for i in own if _alone(rows[i]) and rows[i].new_tokens and getattr(rows[i], name)]
             tokens, spent_s = [float(rows[i].new_tokens or 0) for i in timed], [getattr(rows[i], name) for i in timed]

@@ -29,6 +29,7 @@ from agentbench_spec.results.intervals import (
     tau_interval,
 )
 from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.machines.blocks import machine_lines
 from agentbench_spec.results.metrics import BASELINE, Mean
 from agentbench_spec.results.paper import DRAFTERS, METRICS, Published, TableName, Verdict, published, verdict
 from agentbench_spec.results.rows import TurnRow
@@ -234,6 +235,7 @@ def column_notes(rows: Sequence[TurnRow]) -> Iterator[str]:
         for line in _drafter_notes(own):
             said.setdefault(line, []).append(drafter)
     yield from (f"{', '.join(names)}: {line}" for line, names in said.items())
+    yield from machine_lines(rows)
     clusters = {cluster_of(row) for row in metrics.counted(rows)}
     if len(clusters) < 2:
         yield f"{len(clusters)} rollouts: no interval can be given"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.adaptive import RoundCost
 from agentbench_spec.engine.machine import host_facts
-from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
-from agentbench_spec.engine.timing import Stopwatch, resolve_mode
+from agentbench_spec.engine.timing import Stopwatch
 from agentbench_spec.errors import ConfigError, NotFinite, raise_interrupt
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
@@ -31,10 +31,10 @@ from agentbench_spec.rollouts.toolcalls.families import family_of
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.card import Card, measure_card
 from agentbench_spec.runs.contention import OtherWork, doubtful, note
-from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.progress import Progress
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
 from agentbench_spec.runs.round_costs import as_dict
+from agentbench_spec.runs.scale.shards import Shard, begun_share, refuse_shard, share_of
 from agentbench_spec.runs.setup import Setup, Tell, drafter_makers
 from agentbench_spec.runs.source import file_name, read_source
 
@@ -80,21 +80,32 @@ def run(
     argv: Sequence[str] | None = None,
     tell: Tell = lambda line: None,
     bar: bool = True,
+    shard: Shard | None = None,
 ) -> Outcome:
-    """Replay the configured rollouts and write the run folder.
+    """Replay the configured rollouts, or one shard of them, and write the run folder.
 
     tell: takes the lines that say what is going on; bar: count turns on stderr, else `tell` hears of each rollout.
     Raises ConfigError for anything in the settings, the data or the folder that cannot be used; what can be seen
     without the model is refused before it is loaded.
     """
     refuse_early(folder, config.model_dump(mode="json"), resume=resume)
+    if shard is not None:
+        refuse_shard(config)
+    share = begun_share(folder, shard) if resume else None
     source = read_source(config, tell=tell, bar=bar)
     bench = Bench.open(config, tell, workload=source.name)
+    if shard is not None and share is None:
+        share = share_of(shard, source.rollouts, bench.renderer, config, len(bench.drafters))
+    own = None if share is None else frozenset(share.own)
+    if share is not None:
+        tell(f"shard {share.shard}: {len(share.own)} of {len(share.all)} rollouts")
 
     def work(writer: RunWriter) -> None:
-        _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell)
+        _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell, own)
 
-    return measure(config, folder, bench, source.rollouts, source.facts, work, resume=resume, argv=argv, tell=tell)
+    more = {} if share is None else {"shard": share.as_dict()}
+    rollouts, facts = source.rollouts, source.facts
+    return measure(config, folder, bench, rollouts, facts, work, resume=resume, argv=argv, tell=tell, more=more)
 
 
 def measure(
@@ -108,15 +119,16 @@ def measure(
     resume: bool,
     argv: Sequence[str] | None,
     tell: Tell,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Outcome:
     """A run folder around `work`, which writes the rows: card, manifest, warm-up, other work on the machine, summary.
 
-    rollouts: to warm up with; facts: what the manifest says of the data. Raises as `run` does.
+    rollouts: to warm up with; facts: what the manifest says of the data; more: what else it says. Raises as `run` does.
     """
     card = measure_card(bench.target, {layer for d in bench.drafters.values() for layer in d.spec.hidden_layers})
     for line in card.lines(()):
         tell(line)
-    manifest = make_manifest(
+    manifest = dict(more) | make_manifest(
         host=host_facts(),
         settings=config.model_dump(mode="json"),
         model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
@@ -181,7 +193,7 @@ class Bench:
         for label, drafter in drafters.items():
             setup.open(label, drafter, target)
         name = workload or file_name(config.workload.name)
-        renderer, conditions = setup.renderer, _conditions(setup, target)
+        renderer, conditions = setup.renderer, setup.conditions(target)
         judge = CallJudge(family_of(renderer.template), renderer.text)
         return cls(
             target=target,
@@ -234,37 +246,22 @@ class Bench:
         return round(watch.seconds, 6)
 
 
-def _conditions(setup: Setup, target: Target) -> Conditions:
-    config = setup.config
-    decode, replay, measure = config.decode, config.replay, config.measure
-    return Conditions(
-        limits=setup.limits,
-        sampling=Sampling(decode.temperature, decode.top_k, decode.top_p),
-        decode_mode=decode.mode,
-        history_mode=replay.history,
-        prefix_mode=replay.prefix,
-        thinking=setup.renderer.thinking,
-        template_form=setup.renderer.form.bent,
-        clock=resolve_mode(measure.clock, target.info.device),
-        seed=measure.seed,
-        chunk_tokens=replay.chunk_tokens,
-        max_turns=replay.max_turns,
-        tie_tolerance=measure.tie_tolerance,
-        beyond_window=config.target.beyond_window,
-        ceiling=measure.ceiling,
-        repeats=measure.repeats,
-    )
-
-
 def _replay_all(
-    writer: RunWriter, replayer: Replayer, rollouts: Sequence[Rollout], config: RunConfig, tell: Tell | None
+    writer: RunWriter,
+    replayer: Replayer,
+    rollouts: Sequence[Rollout],
+    config: RunConfig,
+    tell: Tell | None,
+    own: Collection[str] | None,
 ) -> None:
+    """own: rollouts of the shard; None: all. Turns count over all of them, since their number sets the order."""
     turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
-    with Progress(turns, done=writer.completed, tell=tell) as progress:
+    wanted = {name: count for name, count in turns.items() if own is None or name in own}
+    with Progress(wanted, done=writer.completed, tell=tell) as progress:
         replayer.tell(progress.doing)
         first = 0
         for rollout in rollouts:
-            if rollout.id not in writer.completed:
+            if rollout.id in wanted and rollout.id not in writer.completed:
                 with progress.rollout(rollout.id):
                     _replay_into(writer, replayer, rollout, first, progress, rounds=config.measure.rounds)
             first += turns[rollout.id]

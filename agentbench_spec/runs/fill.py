@@ -44,6 +44,8 @@ class Conditions:
     """Fill in the rows' `ceiling`."""
     repeats: int = 0
     """Times more that a turn is decoded while something disturbs its clocks."""
+    machine: str | None = None
+    """Which machine, and GPU of it, the clocks are of."""
 
 
 @dataclass(slots=True)
@@ -115,6 +117,7 @@ def identity(target: str, workload: str, conditions: Conditions, rollout: Rollou
         "prefix_mode": conditions.prefix_mode,
         "thinking": conditions.thinking,
         "clock": conditions.clock,
+        "machine": conditions.machine,
     }
 
 

@@ -16,12 +16,15 @@ from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, linear, loading
+from agentbench_spec.engine.machine import machine_id
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.target import Target
+from agentbench_spec.engine.timing import resolve_mode
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
+from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.generation import sampling_notes, unread_config
 
 Tell = Callable[[str], None]
@@ -144,6 +147,28 @@ class Setup:
         for network in drafter.networks() if self.config.target.fast_linears else ():
             self.kernels[label] = self.kernels.get(label, {}) | _accelerated(network)
         return drafter
+
+    def conditions(self, target: Target) -> Conditions:
+        """What decides what a turn's numbers mean, the same for all rows of the run."""
+        decode, replay, measure = self.config.decode, self.config.replay, self.config.measure
+        return Conditions(
+            limits=self.limits,
+            sampling=Sampling(decode.temperature, decode.top_k, decode.top_p),
+            decode_mode=decode.mode,
+            history_mode=replay.history,
+            prefix_mode=replay.prefix,
+            thinking=self.renderer.thinking,
+            template_form=self.renderer.form.bent,
+            clock=resolve_mode(measure.clock, target.info.device),
+            seed=measure.seed,
+            chunk_tokens=replay.chunk_tokens,
+            max_turns=replay.max_turns,
+            tie_tolerance=measure.tie_tolerance,
+            beyond_window=self.config.target.beyond_window,
+            ceiling=measure.ceiling,
+            repeats=measure.repeats,
+            machine=machine_id(target.info.device),
+        )
 
     @property
     def _slack(self) -> int:

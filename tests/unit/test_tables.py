@@ -135,7 +135,7 @@ def test_failed_rows_are_counted_under_the_table() -> None:
         ({"decode_mode": "forced"}, "decode_mode: forced, generate"),
         ({"thinking": True}, "thinking: None, True"),
         ({"k": 3}, "k of "),
-        ({"schema": 0}, "schema: 0, 3"),
+        ({"schema": 0}, "schema: 0, 4"),
         ({"history_mode": "self"}, "history_mode: recorded, self"),
         ({"temperature": 1.0}, "temperature: 0.0, 1.0"),
         ({"target": "other"}, "target: "),

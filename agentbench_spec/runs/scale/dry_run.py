@@ -12,6 +12,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.scale.footprint import Ask, Download, Memory, ask_hub, downloads, memory
 from agentbench_spec.runs.scale.forecast import Forecast, forecast, refuse_uncounted
+from agentbench_spec.runs.scale.shards import Shard, share_of
 from agentbench_spec.runs.scale.speeds import Speeds
 from agentbench_spec.runs.setup import Tell, drafter_makers
 from agentbench_spec.runs.source import read_source
@@ -40,14 +41,15 @@ def dry_run(
     speeds: Speeds | None = None,
     *,
     done: Collection[str] = (),
+    shard: Shard | None = None,
     ask: Ask = ask_hub,
     tell: Tell = lambda line: None,
 ) -> DryRun:
     """Look at everything a run of `config` takes and decode nothing.
 
     The rollouts are read, and fetched if they are not here; of the target, its configuration and tokenizer. done:
-    rollouts that are complete already; ask: the files of a model on the hub. Raises ConfigError for what the run would
-    refuse of its settings and rollouts.
+    rollouts that are complete already; shard: None: the whole run; ask: the files of a model on the hub. Raises
+    ConfigError for what the run would refuse of its settings and rollouts.
     """
     refuse_uncounted(config)
     source = read_source(config, tell=tell)
@@ -66,13 +68,16 @@ def dry_run(
         what = "memory is not known" if renderer else "tokens are not counted, nor is time told"
         notes.append(f"{what}: {error}")
     methods = list(drafter_makers(config))
+    if shard is not None and renderer is None:
+        raise ConfigError(f"--shard {shard}: shards are balanced by tokens, and none can be counted: {notes[-1]}")
+    own = share_of(shard, source.rollouts, renderer, config, len(methods)).own if shard and renderer else None
     return DryRun(
         found,
         need,
         forecast(
             config,
             source.name,
-            [rollout for rollout in source.rollouts if rollout.id not in done],
+            [r for r in source.rollouts if r.id not in done and (own is None or r.id in own)],
             methods,
             renderer=renderer,
             capacity=_capacity(config, need),

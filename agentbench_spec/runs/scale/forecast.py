@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.changes import bucket_of, bucket_order
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.rollout import Rollout
-from agentbench_spec.rollouts.growth import Renders
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.runs.scale.speeds import Speeds
+
+if TYPE_CHECKING:
+    from agentbench_spec.rollouts.growth import Renders
 
 
 @dataclass(frozen=True, slots=True)
