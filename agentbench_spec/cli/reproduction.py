@@ -106,13 +106,18 @@ def _make(table: str, request: Request, out: Path | None) -> None:
     for found in done.tables:
         print_sheet(sheet(found))
     say(f"table, figures and report: {folder}; runs: {', '.join(map(str, done.runs))}")
-    last_line({"table": table, "files": [str(file) for file in files], "runs": [str(run) for run in done.runs]})
+    for line in done.missing:
+        say(line, "yellow")
+    made = {"files": list(map(str, files)), "runs": list(map(str, done.runs))}
+    last_line({"table": table, **made, "missing": done.missing, "failed": done.failed})
     notes = [note for found in done.tables for note in found.notes]
     if any("NOT LOSSLESS" in note for note in notes):
         say("a greedy output differs from plain decoding by more than a near tie", "red", "void: ")
     if void := next((note for note in notes if "VOID: " in note), None):
         say(void.partition("VOID: ")[2], "red", "void: ")
-    if void or any("NOT LOSSLESS" in note for note in notes):
+    if done.failed:
+        say(f"{', '.join(done.failed)}: the run failed", "red", "failed: ")
+    if void or done.failed or any("NOT LOSSLESS" in note for note in notes):
         raise typer.Exit(1)
 
 

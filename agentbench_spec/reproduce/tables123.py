@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.reproduce.figure1b import fall_table
 from agentbench_spec.reproduce.ksweep import sweep_plots, sweep_tables
+from agentbench_spec.reproduce.missing import Failures, missing_lines
 from agentbench_spec.reproduce.plan import Plan, Request, plan
-from agentbench_spec.reproduce.reuse import data_is_absent, measured_run
+from agentbench_spec.reproduce.reuse import measured_run
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import write_json_atomic
@@ -34,6 +36,10 @@ class Reproduced:
     """Run folders the table is made from."""
     plots: list[Plot] = field(default_factory=list)
     """Figures of the whole table."""
+    missing: list[str] = field(default_factory=list)
+    """What the table lacks, each with the command that adds it."""
+    failed: list[str] = field(default_factory=list)
+    """Columns whose data was there and whose run failed."""
 
 
 def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Reproduced:
@@ -54,37 +60,41 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
         raise ConfigError(
             f"no drafter has a checkpoint for {wanted.target}: give one, --drafter dlite=FOLDER_OR_HUB_ID"
         )
+    failures = Failures()
     if name == "table4":
         from agentbench_spec.reproduce.engine_table4 import measure_table4
 
-        tables, runs = measure_table4(wanted, request.results, tell)
+        tables, runs = measure_table4(wanted, request.results, tell, failures)
     else:
-        columns, runs = _measured(wanted, request.results, tell)
-        tables = sweep_tables(wanted, columns) if wanted.preset.k else [_table(wanted, columns)]
-        if wanted.preset.groups:
-            tables.append(fall_table(tables[0], wanted))
-    done = Reproduced(wanted, tables, runs, sweep_plots(tables) if wanted.preset.k else [])
+        columns, runs = _measured(wanted, request.results, tell, failures)
+        tables = _tables(wanted, columns) if runs else []
     if not runs:
-        reasons = "; ".join(column.missing or "" for column in columns)
-        raise ConfigError(f"not one column of {name} can be run: {reasons}")
-    return done
+        raise ConfigError(f"not one column of {name} can be run: {'; '.join(dict.fromkeys(failures.why.values()))}")
+    plots = sweep_plots(tables) if wanted.preset.k else []
+    lacks = list(missing_lines(wanted, request, failures.why.items()))
+    return Reproduced(wanted, tables, runs, plots, lacks, failures.failed)
 
 
-def _measured(wanted: Plan, results: Path, tell: Tell) -> tuple[list[Column], list[Path]]:
+def _measured(wanted: Plan, results: Path, tell: Tell, failures: Failures) -> tuple[list[Column], list[Path]]:
     columns, runs = [], []
     for preset, config in wanted.columns:
-        absent = data_is_absent(config)
-        if absent is None:
-            at_k = f", K = {config.decode.k}" if wanted.preset.k else ""
-            tell(f"{preset.title}: {config.workload.name}{at_k}")
-            folder = measured_run(config, results, tell)
-            runs.append(folder)
-        manifest, rows = ({}, []) if absent else read_run(folder)
-        doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
         title = f"{preset.title} (stand-in)" if standin else preset.title
-        columns.append(Column(title, rows, preset.paper_workload, standin, absent, doubts))
+        at_k = f", K = {config.decode.k}" if wanted.preset.k else ""
+        folder = failures.attempt(f"{title}{at_k}", config, partial(measured_run, config, results, tell), tell)
+        manifest, rows = ({}, []) if folder is None else read_run(folder)
+        runs += [] if folder is None else [folder]
+        doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []
+        why = None if folder else failures.why[f"{title}{at_k}"]
+        columns.append(Column(title, rows, preset.paper_workload, standin, why, doubts))
     return columns, list(dict.fromkeys(runs))
+
+
+def _tables(wanted: Plan, columns: Sequence[Column]) -> list[Table]:
+    if wanted.preset.k:
+        return sweep_tables(wanted, columns)
+    table = _table(wanted, columns)
+    return [table, fall_table(table, wanted)] if wanted.preset.groups else [table]
 
 
 def _table(wanted: Plan, columns: Sequence[Column]) -> Table:
@@ -121,6 +131,7 @@ def write_record(done: Reproduced, folder: Path) -> Path:
         "changed": done.plan.changed,
         "settings": done.plan.settings_lines,
         "missing": done.plan.missing,
+        "to_add": done.missing,
         "runs": [str(run) for run in done.runs],
         "notes": [note for table in done.tables for note in table.notes],
         "differences": [

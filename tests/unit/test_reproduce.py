@@ -123,6 +123,26 @@ def test_a_plan_of_a_table_tells_what_is_there_and_what_is_missing(
     assert (ahead.last["columns"][0]["rollouts"], ahead.last["columns"][0]["turns"]) == (6, 12)
 
 
+def test_a_column_that_fails_ends_no_table(results: Path, presets: Path, tmp_path: Path) -> None:
+    """Fails if hours of other columns are lost to one, or nobody is told what is missing and how it is added."""
+    broken = tmp_path / "presets.toml"
+    column = '[[table3.embedded]]\ntitle = "Broken"\nworkload = "odd_plugins:none_at_all"\n'
+    broken.write_text(presets.read_text("utf-8") + column, "utf-8")
+    kept = shutil.copytree(results, tmp_path / "results")
+    done = call("reproduce", "table3", "--embedded", "--presets", broken, "--results", kept, "-o", tmp_path / "out")
+    assert done.code == 1 and done.last["failed"] == ["Broken"] and "reusing" in done.err
+    again = f"add it with: agentbench-spec reproduce table3 --embedded --presets {broken} --results {kept}"
+    lines = {line.partition(" is missing: ")[0]: line for line in done.last["missing"]}
+    assert set(lines) == {"SWE-Bench", "Broken", "dspark", "dlite"} and all(again in line for line in lines.values())
+    assert "gave no rollouts" in lines["Broken"] and "/no/such/file.jsonl" in lines["SWE-Bench"]
+    assert lines["dlite"].endswith("--drafter dlite=FOLDER_OR_HUB_ID")
+    read = pd.read_csv(tmp_path / "out" / "table3.csv").set_index(["drafter", "figure", "column"])
+    assert read.loc[("ngram", "tau_raw", "BFCL-v3")]["pooled"] >= 1
+    assert "gave no rollouts" in read.loc[("ngram", "tau_raw", "Broken")]["missing"]
+    record = json.loads((tmp_path / "out" / "table3.json").read_text("utf-8"))
+    assert record["to_add"] == done.last["missing"]
+
+
 def files_in(folder: Path) -> dict[str, bytes]:
     """Every file below `folder`, by its path in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
