@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -55,6 +55,8 @@ ApiKey = Annotated[
     str | None, typer.Option(help="The servers' key; better given as OPENAI_API_KEY in the environment. Never stored.")
 ]
 Shard = Annotated[str | None, typer.Option(help="Only part i of n of the rollouts, i/n; join with `merge`.")]
+On = Annotated[Literal["ray"] | None, typer.Option(help="Spread the run: ray, a GPU each for shards of rollouts.")]
+Shards = Annotated[int | None, typer.Option(min=1, help="With --on ray: how many; default one a GPU.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what it will take, and decode nothing.")]
 Speeds = Annotated[
     str | None, typer.Option(help="For --dry-run: a run folder, or tokens/s such as prefill=640,none=23.5,ngram=40.")

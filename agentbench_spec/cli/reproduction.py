@@ -45,6 +45,7 @@ def reproduce(
     presets: Annotated[Path | None, typer.Option(help="Presets file in place of the package's.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of runs and tables; finished runs are reused.")] = _RESULTS,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the table's files.")] = None,
+    on: flags.On = None,
     dry_run: flags.DryRun = False,
     speeds: flags.Speeds = None,
 ) -> None:
@@ -66,6 +67,7 @@ def reproduce(
         presets=presets,
         results=results,
         servers=asked,
+        on=on,
     )
     if asked is None:
         refuse_server_options({"--api-key": api_key})
@@ -78,11 +80,12 @@ def reproduce(
 
 def _check_early(table: str, request: Request) -> None:
     """Raises ConfigError for names and settings that would be refused after torch is loaded."""
-    from agentbench_spec.reproduce.plan import check_served, plan
+    from agentbench_spec.reproduce.plan import check_served, check_spread, plan
 
     if request.servers is not None:
         check_served(table)
     wanted = plan(table, request)
+    check_spread(wanted, request)
     if request.servers is None:
         check_drafters(dict.fromkeys(name for _, config in wanted.columns for name in config.drafters))
     else:

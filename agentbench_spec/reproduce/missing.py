@@ -55,6 +55,7 @@ def command_of(name: str, request: Request, *more: str) -> str:
         words += ["--set", text]
     words += ["--presets", str(request.presets)] if request.presets else []
     words += ["--results", str(request.results)] if request.results != Request().results else []
+    words += ["--on", request.on] if request.on else []
     return shlex.join([*words, *more])
 
 

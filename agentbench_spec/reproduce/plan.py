@@ -15,6 +15,7 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import TableName, check_table, paper_target
 from agentbench_spec.results.provenance import differing_keys
 from agentbench_spec.runs.presets import ColumnPreset, Presets, TablePreset, ThroughputPreset, load_presets
+from agentbench_spec.runs.scale.shards import refuse_on_ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Request:
     results: Path = Path("results/reproduce")
     servers: ServersAsked | None = None
     """Servers in place of our own engine."""
+    on: str | None = None
+    """What spreads each run over GPUs and machines: "ray"; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,17 @@ def check_served(name: str) -> None:
             f"{name} is measured turn by turn on our own engine; on servers only table4: for rows of single turns use "
             "`agentbench-spec run --backend sglang`"
         )
+
+
+def check_spread(wanted: Plan, request: Request) -> None:
+    """Raises ConfigError for a table that cannot be spread over GPUs, and where what spreads it is missing."""
+    if request.on is None:
+        return
+    if wanted.name == "table4" or wanted.preset.arms or request.servers is not None:
+        what = "trains its drafters" if wanted.preset.arms else "measures many rows on one GPU"
+        raise ConfigError(f"--on {request.on}: {wanted.name} {what}, which is not cut into shards; leave --on out")
+    for _, config in wanted.columns:
+        refuse_on_ray(config)
 
 
 def _changed(request: Request, settings: set[str]) -> list[str]:

@@ -14,6 +14,7 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import MANIFEST, read_manifest
 from agentbench_spec.results.provenance import settings_digest
+from agentbench_spec.runs.scale.shards import begun_shards
 from agentbench_spec.runs.setup import Tell, drafter_makers
 from agentbench_spec.runs.source import configured_workload, read_source
 
@@ -34,8 +35,11 @@ def run_folder(results: Path, settings: dict[str, Any]) -> Path:
     return results / "runs" / "-".join([*plain, settings_digest(settings)[:12]])
 
 
-def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
-    """The finished run with these settings: reused, continued or made. Raises ConfigError as `run` does."""
+def measured_run(config: RunConfig, results: Path, tell: Tell, on: str | None = None) -> Path:
+    """The finished run with these settings: reused, continued or made. on: "ray": made in shards on Ray.
+
+    Raises ConfigError as `run` does.
+    """
     from agentbench_spec.runs.execute import run
 
     settings = config.model_dump(mode="json")
@@ -45,7 +49,15 @@ def measured_run(config: RunConfig, results: Path, tell: Tell) -> Path:
         refuse_other_measurement(folder, manifest, config)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return folder
-    run(config, folder, resume=begun, tell=tell)
+    shards = begun_shards(folder)
+    if on is not None and not begun:
+        from agentbench_spec.runs.scale.on_ray import run_on_ray
+
+        run_on_ray(config, folder, resume=bool(shards), tell=tell)
+    elif shards:
+        raise ConfigError(f"{folder} was begun in shards; go on with --on ray, or remove it")
+    else:
+        run(config, folder, resume=begun, tell=tell)
     return folder
 
 

@@ -66,7 +66,7 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
 
         tables, runs = measure_table4(wanted, request.results, tell, failures)
     else:
-        columns, runs = _measured(wanted, request.results, tell, failures)
+        columns, runs = _measured(wanted, request, tell, failures)
         tables = _tables(wanted, columns) if runs else []
     if not runs:
         raise ConfigError(f"not one column of {name} can be run: {'; '.join(dict.fromkeys(failures.why.values()))}")
@@ -75,13 +75,14 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
     return Reproduced(wanted, tables, runs, plots, lacks, failures.failed)
 
 
-def _measured(wanted: Plan, results: Path, tell: Tell, failures: Failures) -> tuple[list[Column], list[Path]]:
+def _measured(wanted: Plan, request: Request, tell: Tell, failures: Failures) -> tuple[list[Column], list[Path]]:
     columns, runs = [], []
     for preset, config in wanted.columns:
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
         title = f"{preset.title} (stand-in)" if standin else preset.title
         at_k = f", K = {config.decode.k}" if wanted.preset.k else ""
-        folder = failures.attempt(f"{title}{at_k}", config, partial(measured_run, config, results, tell), tell)
+        measure = partial(measured_run, config, request.results, tell, request.on)
+        folder = failures.attempt(f"{title}{at_k}", config, measure, tell)
         manifest, rows = ({}, []) if folder is None else read_run(folder)
         runs += [] if folder is None else [folder]
         doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []

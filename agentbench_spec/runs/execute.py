@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,9 +29,9 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.rollouts.toolcalls.families import family_of
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
+from agentbench_spec.runs.all_rollouts import replay_all
 from agentbench_spec.runs.card import Card, measure_card
 from agentbench_spec.runs.contention import OtherWork, doubtful, note
-from agentbench_spec.runs.progress import Progress
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
 from agentbench_spec.runs.round_costs import as_dict
 from agentbench_spec.runs.scale.shards import Shard, begun_share, refuse_shard, share_of
@@ -101,7 +101,7 @@ def run(
         tell(f"shard {share.shard}: {len(share.own)} of {len(share.all)} rollouts")
 
     def work(writer: RunWriter) -> None:
-        _replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell, own)
+        replay_all(writer, bench.replayer, source.rollouts, config, None if bar else tell, own)
 
     more = {} if share is None else {"shard": share.as_dict()}
     rollouts, facts = source.rollouts, source.facts
@@ -244,39 +244,3 @@ class Bench:
                 raise
             return None
         return round(watch.seconds, 6)
-
-
-def _replay_all(
-    writer: RunWriter,
-    replayer: Replayer,
-    rollouts: Sequence[Rollout],
-    config: RunConfig,
-    tell: Tell | None,
-    own: Collection[str] | None,
-) -> None:
-    """own: rollouts of the shard; None: all. Turns count over all of them, since their number sets the order."""
-    turns = {rollout.id: len(rollout.decode_points()[: config.replay.max_turns]) for rollout in rollouts}
-    wanted = {name: count for name, count in turns.items() if own is None or name in own}
-    with Progress(wanted, done=writer.completed, tell=tell) as progress:
-        replayer.tell(progress.doing)
-        first = 0
-        for rollout in rollouts:
-            if rollout.id in wanted and rollout.id not in writer.completed:
-                with progress.rollout(rollout.id):
-                    _replay_into(writer, replayer, rollout, first, progress, rounds=config.measure.rounds)
-            first += turns[rollout.id]
-
-
-def _replay_into(
-    writer: RunWriter, replayer: Replayer, rollout: Rollout, first: int, progress: Progress, *, rounds: bool
-) -> None:
-    """Replay one rollout and declare it complete, failed or not: a failed one is not tried again on resume."""
-    if not rollout.decode_points():
-        writer.rollout_done(rollout.id, status="empty", error="no assistant message after another message")
-        return
-    failure: str | None = None
-    for turn in replayer.replay(rollout, first):
-        writer.turn(turn.rows, turn.rounds if rounds else ())
-        progress.turn(turn.rows)
-        failure = failure or next((row.error for row in turn.rows if row.status == "error"), None)
-    writer.rollout_done(rollout.id, status="error" if failure else "ok", error=failure)

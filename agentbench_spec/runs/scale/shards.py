@@ -6,16 +6,20 @@ import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import read_manifest
+from agentbench_spec.results.folder import MANIFEST, read_manifest
 from agentbench_spec.rollout import Rollout
 
 if TYPE_CHECKING:
     from agentbench_spec.rollouts.growth import Renders
+
+_SHARDS = "shards"
+"""Folder of the shards of a run that is spread, below the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,27 @@ def share_of(shard: Shard, rollouts: Sequence[Rollout], renderer: Renders, confi
             f"--shard {shard}: the run has {len(rollouts)} rollouts, so some shards would be empty; use at most "
             f"--shard i/{len(rollouts)}"
         )
+    return all_shares(shard.of, rollouts, renderer, config, methods)[shard.index - 1]
+
+
+def all_shares(of: int, rollouts: Sequence[Rollout], renderer: Renders, config: RunConfig, methods: int) -> list[Share]:
+    """The rollouts of every shard of `of`, balanced by `work_tokens`."""
     tokens = [work_tokens(rollout, renderer, config, methods) for rollout in rollouts]
     names = [rollout.id for rollout in rollouts]
-    return Share(shard, [names[place] for place in shares(tokens, shard.of)[shard.index - 1]], names)
+    cut = enumerate(shares(tokens, of), 1)
+    return [Share(Shard(index, of), [names[place] for place in own], names) for index, own in cut]
+
+
+def shard_folder(run: Path, index: int) -> Path:
+    """Where a shard of a run that is spread lies, in the run's own folder."""
+    return run / _SHARDS / str(index)
+
+
+def begun_shards(run: Path) -> list[Path]:
+    """Folders of the shards of a run that was spread and is not joined yet."""
+    if (run / MANIFEST).exists():
+        return []
+    return sorted(path.parent for path in run.glob(f"{_SHARDS}/*/{MANIFEST}"))
 
 
 def begun_share(folder: Path, shard: Shard | None) -> Share | None:
@@ -116,15 +138,28 @@ def refuse_shard(config: RunConfig) -> None:
     """Raises ConfigError for runs that cannot be cut into shards."""
     if config.backend != "engine":
         raise ConfigError(
-            f"--shard and backend={config.backend}: servers share the rollouts of one run already; name several with "
-            "--base-url, and leave --shard out"
+            f"shards (--shard, --on ray) and backend={config.backend}: servers share the rollouts of one run already; name "
+            "several with --base-url, and leave the run whole"
         )
     if config.replay.history == "live":
         raise ConfigError(
-            "--shard and replay.history=live: how many turns a task takes is not known before it is walked, and they "
-            "set the order of decoders; leave --shard out, or replay the live.jsonl of a live run"
+            "shards (--shard, --on ray) and replay.history=live: how many turns a task takes is not known before it is "
+            "walked, and they set the order of decoders; leave the run whole, or replay its live.jsonl in shards"
         )
     if config.decode.k_policy == "auto":
         raise ConfigError(
-            "--shard and decode.k=auto: a chosen K follows from what came before in the run; set decode.k to a number"
+            "shards (--shard, --on ray) and decode.k=auto: a chosen K follows from what came before in the run; set "
+            "decode.k to a number"
         )
+
+
+def refuse_on_ray(config: RunConfig) -> None:
+    """Raises ConfigError for runs that cannot be spread by Ray, and where Ray is not installed."""
+    refuse_shard(config)
+    if config.target.device.startswith("cuda:"):
+        raise ConfigError(
+            f"--on ray and target.device={config.target.device}: Ray gives every task a GPU of its own; set "
+            "target.device=cuda, or auto"
+        )
+    if find_spec("ray") is None:
+        raise ConfigError("--on ray needs the package ray: pip install 'agentbench-spec[ray]'")
