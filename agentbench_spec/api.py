@@ -55,22 +55,22 @@ def run(
     """
     if resume and out is None:
         raise ConfigError("resume needs out, the folder of the run to continue")
+    from agentbench_spec.results.machines.store import writing
     from agentbench_spec.runs.keywords import resolve
 
-    config = resolve(settings, keywords, begun=Path(out) if resume and out is not None else None)
+    place = None if out is None else writing(out)
+    config = resolve(settings, keywords, begun=place if resume else None)
     from agentbench_spec.runs.early import check_drafters, check_hub
-    from agentbench_spec.runs.scale.shards import Shard, refuse_shard
+    from agentbench_spec.runs.scale.shards import asked_shard
 
-    part = Shard.parse(shard) if shard else None
-    if part is not None:
-        refuse_shard(config)
+    part = asked_shard(shard, config)
     if config.backend == "engine":
         check_drafters(config.drafters)
     check_hub(config, tell or _quiet)
     from agentbench_spec.runs.execute import new_folder
     from agentbench_spec.runs.execute import run as replay
 
-    folder = Path(out) if out is not None else new_folder(config.named_target or config.backend, config.workload.name)
+    folder = place or new_folder(config.named_target or config.backend, config.workload.name)
     if config.replay.history == "live":
         from agentbench_spec.runs.live.live_run import run_live
 
@@ -94,7 +94,7 @@ def load(folder: PathLike) -> Run:
     """
     from agentbench_spec.results.loaded import Run
 
-    return Run.load(Path(folder))
+    return Run.load(folder)
 
 
 def _runs(given: Run | PathLike | Iterable[Run | PathLike]) -> list[Path]:

@@ -15,7 +15,15 @@ from typing import IO
 
 from agentbench_spec.errors import ConfigError
 
-__all__ = ["is_special", "is_stdout", "output_file", "write_bytes"]
+__all__ = ["cache_root", "is_special", "is_stdout", "output_file", "write_bytes"]
+
+
+def cache_root() -> Path:
+    """Cache folder: AGENTBENCH_SPEC_CACHE, else XDG_CACHE_HOME/agentbench-spec, else ~/.cache/agentbench-spec."""
+    if own := os.environ.get("AGENTBENCH_SPEC_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "agentbench-spec"
 
 
 def is_special(path: Path) -> bool:

@@ -17,14 +17,15 @@ def merge(
 ) -> None:
     """Join the shards of a run: the same rows as one machine would have left. Unlike runs are refused by field."""
     from agentbench_spec.results.machines.merge import merge as join
+    from agentbench_spec.results.machines.store import shown
     from agentbench_spec.results.summary import render, summary_dict
 
     run = join(shards, out)
     console.print(render(run.summary))
     for note in run.manifest.get("notes") or ():
         say(f"note: {note}", "yellow")
-    say(f"rows, manifest and summary of {len(shards)} shards: {out}")
-    last_line({"run": str(out), "shards": len(shards), "faults": run.faults, **summary_dict(run.summary)})
+    say(f"rows, manifest and summary of {len(shards)} shards: {shown(run.folder)}")
+    last_line({"run": shown(run.folder), "shards": len(shards), "faults": run.faults, **summary_dict(run.summary)})
     for fault in run.faults:
         say(fault, "red", "void: ")
     if run.faults:

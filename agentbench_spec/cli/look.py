@@ -80,7 +80,9 @@ def report(
 ) -> None:
     """Turn runs into one self-contained HTML page."""
     from agentbench_spec.results.folder import read_manifest
+    from agentbench_spec.results.machines.store import reading
 
+    runs = [reading(run) for run in runs]
     for run in runs:
         read_manifest(run)
     from agentbench_spec.report.page import save_figures, write_report
@@ -104,9 +106,11 @@ def export(
     """Write the table of a run as CSV, parquet, markdown or LaTeX, or its acceptance profile as JSON or YAML."""
     from agentbench_spec.results.export import write_summary
     from agentbench_spec.results.folder import read_turns
+    from agentbench_spec.results.machines.store import reading
     from agentbench_spec.results.manifest import counting
     from agentbench_spec.results.summary import summarise
 
+    run = reading(run)
     manifest, rows = read_turns(run)
     _warn_unfinished(run, manifest)
     if profile:
@@ -143,7 +147,9 @@ def compare(
     from agentbench_spec.results.compare import compare_runs, comparison_frame, comparison_sheet
     from agentbench_spec.results.export import write_sheet
     from agentbench_spec.results.folder import read_turns
+    from agentbench_spec.results.machines.store import reading
 
+    old, new = reading(old), reading(new)
     before, after = read_turns(old), read_turns(new)
     if old.resolve() == new.resolve():
         say(f"{old} and {new} are one folder: nothing in it can have changed", "yellow", "warning: ")

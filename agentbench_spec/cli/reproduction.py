@@ -20,6 +20,7 @@ from agentbench_spec.cli.preflight import (
 from agentbench_spec.cli.sheets import print_sheet
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.machines.store import refuse_store
 from agentbench_spec.runs.early import check_drafters, checkpoints
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def reproduce(
     from agentbench_spec.reproduce.plan import Request, ServersAsked
 
     refuse_speeds(speeds, dry_run)
+    for option, folder in (("--results", results), ("--out", out)):
+        refuse_store(option, folder)
     engine = check_backend(backend, base_url, launch)
     asked = None
     if engine is not None and engine != "engine":

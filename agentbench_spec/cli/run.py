@@ -22,8 +22,9 @@ from agentbench_spec.cli.preflight import (
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
+from agentbench_spec.results.machines.store import shown, writing
 from agentbench_spec.runs.early import check_drafters, check_hub
-from agentbench_spec.runs.scale.shards import Shard, begun_shards, refuse_on_ray, refuse_shard
+from agentbench_spec.runs.scale.shards import Shard, asked_shard, begun_shards, refuse_on_ray
 from agentbench_spec.runs.source import check_workload, configured_workload
 
 if TYPE_CHECKING:
@@ -104,10 +105,11 @@ def run(
         "base_url": flags.urls(base_url) or None,
     }
     given = {setting: asked[name] for name, setting in _SETTINGS.items()}
+    out = writing(out) if out and not dry_run else out
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
-    how = _How(out, resume, api_key, Shard.parse(shard) if shard else None, on, shards)
+    how = _How(out, resume, api_key, asked_shard(shard, settings), on, shards)
     _check_early(settings, how)
     if dry_run:
         show_dry_run(settings, speeds, out if resume else None, how.shard)
@@ -167,8 +169,6 @@ def _check_spread(settings: RunConfig, how: _How) -> None:
         raise ConfigError("--shards says into how many --on ray cuts the run; give it --on ray, or use --shard i/n")
     if how.shard is not None and how.on is not None:
         raise ConfigError(f"--shard {how.shard} and --on {how.on}: Ray cuts the run itself; leave one of them out")
-    if how.shard is not None:
-        refuse_shard(settings)
     if how.on is not None:
         refuse_on_ray(settings)
     if how.out is None or how.on is not None:
@@ -203,10 +203,10 @@ def _replay(settings: RunConfig, how: _How) -> Outcome | ServedRun | Joined:
 
 def _way_to_resume(folder: Path) -> str:
     if begun_shards(folder):
-        return f"continue with: agentbench-spec run --on ray --resume --out {shlex.quote(str(folder))}"
+        return f"continue with: agentbench-spec run --on ray --resume --out {shlex.quote(shown(folder))}"
     if not (folder / "manifest.json").is_file():
         return "nothing was written yet"
-    return f"continue with: agentbench-spec run --resume --out {shlex.quote(str(folder))}"
+    return f"continue with: agentbench-spec run --resume --out {shlex.quote(shown(folder))}"
 
 
 def _show(done: Outcome | ServedRun | Joined) -> None:
@@ -223,10 +223,10 @@ def _show(done: Outcome | ServedRun | Joined) -> None:
         say(f"note: {note}", "yellow")
     if len(done.notes) > _MOST_NOTES:
         say(f"note: {len(done.notes) - _MOST_NOTES} more in {done.folder / 'manifest.json'}", "yellow")
-    say(f"rows, manifest and summary: {done.folder}")
+    say(f"rows, manifest and summary: {shown(done.folder)}")
     last_line(
         {
-            "run": str(done.folder),
+            "run": shown(done.folder),
             "lossless": done.lossless,
             "measured": done.measured,
             "void": done.void,

@@ -11,7 +11,6 @@ import hashlib
 import importlib.resources
 import importlib.util
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -21,8 +20,9 @@ from typing import Any
 
 from agentbench_spec.bars import Bar
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.writing import cache_root
 
-__all__ = ["NAME", "chat_template", "folder", "provenance", "shipped_drafter"]
+__all__ = ["NAME", "cache_root", "chat_template", "folder", "provenance", "shipped_drafter"]
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +85,6 @@ def provenance() -> dict[str, Any]:
         "chat_template": "agentbench_spec/data/smollm2_tools.jinja",
         "chat_template_sha256": hashlib.sha256(chat_template().encode()).hexdigest(),
     }
-
-
-def cache_root() -> Path:
-    """Cache folder: AGENTBENCH_SPEC_CACHE, else XDG_CACHE_HOME/agentbench-spec, else ~/.cache/agentbench-spec."""
-    if own := os.environ.get("AGENTBENCH_SPEC_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "agentbench-spec"
 
 
 def find_gguf(package: str = PACKAGE, file: str = GGUF_FILE) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from agentbench_spec.results.folder import read_rounds, read_turns
+from agentbench_spec.results.machines.store import reading
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.row_formats import rows_frame
 from agentbench_spec.results.rows import RoundRow, TurnRow
@@ -35,9 +37,13 @@ class Run:
     """One a (rollout, turn, drafter)."""
 
     @classmethod
-    def load(cls, folder: Path) -> Run:
-        """Read a run folder, finished or not. Raises ConfigError for what cannot be read, or holds no row."""
-        return cls(folder, *read_turns(folder, lenient=True))
+    def load(cls, folder: str | os.PathLike[str]) -> Run:
+        """Read a run folder, finished or not; it may lie on an object store ("s3://bucket/run").
+
+        Raises ConfigError for what cannot be read, or holds no row.
+        """
+        place = reading(os.fspath(folder))
+        return cls(place, *read_turns(place, lenient=True))
 
     @cached_property
     def frame(self) -> pd.DataFrame:

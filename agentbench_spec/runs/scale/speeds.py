@@ -10,6 +10,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.changes import WHOLE, bucket_of, bucket_order
 from agentbench_spec.results.costs import state_bytes_per_token
 from agentbench_spec.results.folder import read_turns
+from agentbench_spec.results.machines.store import reading, url_of
 from agentbench_spec.results.metrics import by_drafter, counted
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.steady import steadied
@@ -53,9 +54,9 @@ def read_speeds(text: str) -> Speeds:
 
     Raises ConfigError for what is neither, or a speed that is no number above 0.
     """
-    if "=" in text and not Path(text).is_dir():
+    if "=" in text and url_of(text) is None and not Path(text).is_dir():
         return _given(text)
-    manifest, rows = read_turns(Path(text), lenient=True)
+    manifest, rows = read_turns(reading(text), lenient=True)
     card = manifest.get("card") or {}
     where = f"{card.get('target') or 'the target'} on {card.get('device') or 'an unknown device'}"
     return speeds_of(rows, f"measured in {text} ({where})")
