@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from agentbench_spec.cli.conform import check
+from agentbench_spec.cli.fleet_plan import plan_fleet
 from agentbench_spec.cli.joining import merge
 from agentbench_spec.cli.look import compare, doctor, export, list_, report
 from agentbench_spec.cli.reproduction import reproduce
@@ -29,6 +30,7 @@ for name, verb in {
     "merge": merge,
     "compare": compare,
     "report": report,
+    "plan-fleet": plan_fleet,
     "export": export,
     "check": check,
     "train": train,

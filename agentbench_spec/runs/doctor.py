@@ -17,6 +17,7 @@ _OPTIONAL = {
     "bfcl_eval": "pip install --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0",
     "httpx": "pip install 'agentbench-spec[sglang]'",
     "ray": "pip install 'agentbench-spec[ray]'",
+    "simpy": "pip install 'agentbench-spec[fleet]'",
     "swebench": "pip install --no-deps swebench==5.0.2",
 }
 """Import name -> what installs it. Only looked for, never imported."""
