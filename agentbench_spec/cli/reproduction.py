@@ -20,7 +20,6 @@ from agentbench_spec.cli.preflight import (
 from agentbench_spec.cli.sheets import print_sheet
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.machines.store import refuse_store
 from agentbench_spec.runs.early import check_drafters, checkpoints
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def reproduce(
 ) -> None:
     """Run, or reuse, what a table of the DLite paper needs, and print it beside the paper's values."""
     from agentbench_spec.reproduce.plan import Request, ServersAsked
+    from agentbench_spec.results.machines.store import refuse_store
 
     refuse_speeds(speeds, dry_run)
     for option, folder in (("--results", results), ("--out", out)):

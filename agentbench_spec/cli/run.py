@@ -22,7 +22,6 @@ from agentbench_spec.cli.preflight import (
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
-from agentbench_spec.results.machines.store import shown, writing
 from agentbench_spec.runs.early import check_drafters, check_hub
 from agentbench_spec.runs.scale.shards import Shard, asked_shard, begun_shards, refuse_on_ray
 from agentbench_spec.runs.source import check_workload, configured_workload
@@ -105,7 +104,7 @@ def run(
         "base_url": flags.urls(base_url) or None,
     }
     given = {setting: asked[name] for name, setting in _SETTINGS.items()}
-    out = writing(out) if out and not dry_run else out
+    out = out if out is None or dry_run else _place(out)
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
@@ -127,6 +126,12 @@ class _How:
     shard: Shard | None
     on: str | None
     shards: int | None
+
+
+def _place(out: Path) -> Path:
+    from agentbench_spec.results.machines.store import writing
+
+    return writing(out)
 
 
 def _settings(
@@ -202,6 +207,8 @@ def _replay(settings: RunConfig, how: _How) -> Outcome | ServedRun | Joined:
 
 
 def _way_to_resume(folder: Path) -> str:
+    from agentbench_spec.results.machines.store import shown
+
     if begun_shards(folder):
         return f"continue with: agentbench-spec run --on ray --resume --out {shlex.quote(shown(folder))}"
     if not (folder / "manifest.json").is_file():
@@ -211,6 +218,7 @@ def _way_to_resume(folder: Path) -> str:
 
 def _show(done: Outcome | ServedRun | Joined) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
+    from agentbench_spec.results.machines.store import shown
     from agentbench_spec.results.summary import render, summary_dict
     from agentbench_spec.results.verdict import failed_drafters, reasons
 

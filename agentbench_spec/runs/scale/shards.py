@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import MANIFEST, read_manifest
 from agentbench_spec.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -115,6 +114,8 @@ def shard_folder(run: Path, index: int) -> Path:
 
 def begun_shards(run: Path) -> list[Path]:
     """Folders of the shards of a run that was spread and is not joined yet."""
+    from agentbench_spec.results.folder import MANIFEST
+
     if (run / MANIFEST).exists():
         return []
     return sorted(path.parent for path in run.glob(f"{_SHARDS}/*/{MANIFEST}"))
@@ -125,6 +126,8 @@ def begun_share(folder: Path, shard: Shard | None) -> Share | None:
 
     Raises ConfigError if another shard, or a shard of a whole run, is asked for.
     """
+    from agentbench_spec.results.folder import read_manifest
+
     kept = read_manifest(folder).get("shard")
     share = Share(Shard(kept["index"], kept["of"]), kept["rollouts"], kept["all"]) if kept else None
     before = share.shard if share else None
