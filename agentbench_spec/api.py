@@ -42,6 +42,7 @@ def run(
     resume: bool = False,
     api_key: str | None = None,
     shard: str | None = None,
+    on: str | None = None,
     tell: Tell | None = None,
     **keywords: Unpack[Settings],
 ) -> Run:
@@ -49,41 +50,35 @@ def run(
 
     settings: a TOML file, a tree or a `RunConfig`; keywords come on top of it, and those that are None were not given.
     out: the run folder; None: results/<time>-<target>-<workload>. resume: go on with the killed run in `out`, with its
-    own settings. shard: "i/n", only this part of the rollouts; join the folders with `merge`. tell: hears what is going
-    on; None: silence. Read `Run.faults` before you quote a figure. Raises
+    own settings. shard: "i/n", only this part of the rollouts; join the folders with `merge`. on: "ray", spread over
+    GPUs and machines. tell: hears what is going on; None: silence. Read `Run.faults` before you quote a figure. Raises
     ConfigError for what cannot be used, MeasurementError if the run is void before its end.
     """
     if resume and out is None:
         raise ConfigError("resume needs out, the folder of the run to continue")
     from agentbench_spec.results.machines.store import writing
     from agentbench_spec.runs.keywords import resolve
+    from agentbench_spec.runs.scale.shards import Shard, begun_at
+    from agentbench_spec.serving.anywhere import How, run_anywhere
 
-    place = None if out is None else writing(out)
-    config = resolve(settings, keywords, begun=place if resume else None)
+    part = Shard.parse(shard) if shard else None
+    how = How(resume=resume, api_key=api_key, shard=part, on=on, bar=False)
+    place = None if out is None else writing(Path(out))
+    config = resolve(settings, keywords, begun=begun_at(place) if resume and place is not None else None)
+    how.refuse(config, place)
     from agentbench_spec.runs.early import check_drafters, check_hub
-    from agentbench_spec.runs.scale.shards import asked_shard
 
-    part = asked_shard(shard, config)
     if config.backend == "engine":
         check_drafters(config.drafters)
-    check_hub(config, tell or _quiet)
-    from agentbench_spec.runs.execute import new_folder
-    from agentbench_spec.runs.execute import run as replay
-
-    folder = place or new_folder(config.named_target or config.backend, config.workload.name)
-    if config.replay.history == "live":
-        from agentbench_spec.runs.live.live_run import run_live
-
-        run_live(config, folder, resume=resume, tell=tell or _quiet)
-    elif config.backend != "engine":
+    else:
         from agentbench_spec.serving.needs import refuse_without_httpx
 
         refuse_without_httpx(config.backend)
-        from agentbench_spec.serving.served_run import run_served
+    check_hub(config, tell or _quiet)
+    from agentbench_spec.runs.execute import new_folder
 
-        run_served(config, folder, resume=resume, api_key=api_key, tell=tell or _quiet)
-    else:
-        replay(config, folder, resume=resume, tell=tell or _quiet, bar=False, shard=part)
+    folder = place or new_folder(config.named_target or config.backend, config.workload.name)
+    run_anywhere(config, folder, how, tell or _quiet)
     return load(folder)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +22,9 @@ from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.early import check_drafters, check_hub
-from agentbench_spec.runs.scale.shards import Shard, asked_shard, begun_shards, refuse_on_ray
+from agentbench_spec.runs.scale.shards import Shard, begun_at, begun_shards
 from agentbench_spec.runs.source import check_workload, configured_workload
+from agentbench_spec.serving.anywhere import How, run_anywhere
 
 if TYPE_CHECKING:
     from agentbench_spec.runs.execute import Outcome
@@ -108,24 +108,13 @@ def run(
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":
         refuse_server_options({"--concurrency": concurrency, "--client": client, "--api-key": api_key})
-    how = _How(out, resume, api_key, asked_shard(shard, settings), on, shards)
-    _check_early(settings, how)
+    part = Shard.parse(shard) if shard else None
+    how = How(resume=resume, api_key=api_key, shard=part, on=on, shards=shards)
+    _check_early(settings, out, how)
     if dry_run:
-        show_dry_run(settings, speeds, out if resume else None, how.shard)
+        show_dry_run(settings, speeds, out if resume else None, part)
         return
-    _show(_replay(settings, how))
-
-
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How a run is carried out; nothing of it changes what is measured."""
-
-    out: Path | None
-    resume: bool
-    api_key: str | None
-    shard: Shard | None
-    on: str | None
-    shards: int | None
+    _show(_replay(settings, out, how))
 
 
 def _place(out: Path) -> Path:
@@ -143,14 +132,13 @@ def _settings(
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     from agentbench_spec.results.folder import read_manifest
 
-    begun = begun_shards(out) or [out]
-    return load_config(file, assignments or (), given, base=read_manifest(begun[0]).get("settings"))
+    return load_config(file, assignments or (), given, base=read_manifest(begun_at(out)).get("settings"))
 
 
-def _check_early(settings: RunConfig, how: _How) -> None:
+def _check_early(settings: RunConfig, out: Path | None, how: How) -> None:
     """Raises ConfigError for names, folders, data and servers that would be refused after torch is loaded."""
     wanted = settings.workload
-    _check_spread(settings, how)
+    how.refuse(settings, out)
     if settings.replay.history == "live":
         check_name("environment", wanted.name)
     else:
@@ -159,51 +147,21 @@ def _check_early(settings: RunConfig, how: _How) -> None:
         check_servers(settings)
     else:
         check_drafters(settings.drafters)
-    if how.out is not None and not how.on and not (how.resume and settings.backend != "engine"):
+    if out is not None and not how.on and not (how.resume and settings.backend != "engine"):
         from agentbench_spec.results.writer import refuse_early
 
-        refuse_early(how.out, settings.model_dump(mode="json"), resume=how.resume)
+        refuse_early(out, settings.model_dump(mode="json"), resume=how.resume)
     check_hub(settings, warn)
     if settings.replay.history != "live":
         configured_workload(settings)
 
 
-def _check_spread(settings: RunConfig, how: _How) -> None:
-    """Raises ConfigError for what cannot be cut into shards, and for options of which one makes the other void."""
-    if how.shards is not None and how.on is None:
-        raise ConfigError("--shards says into how many --on ray cuts the run; give it --on ray, or use --shard i/n")
-    if how.shard is not None and how.on is not None:
-        raise ConfigError(f"--shard {how.shard} and --on {how.on}: Ray cuts the run itself; leave one of them out")
-    if how.on is not None:
-        refuse_on_ray(settings)
-    if how.out is None or how.on is not None:
-        return
-    if how.resume and begun_shards(how.out):
-        raise ConfigError(f"{how.out} holds shards of a run on Ray: go on with --on ray --resume")
-
-
-def _replay(settings: RunConfig, how: _How) -> Outcome | ServedRun | Joined:
+def _replay(settings: RunConfig, out: Path | None, how: How) -> Outcome | ServedRun | Joined:
     from agentbench_spec.runs.execute import new_folder  # loads torch
-    from agentbench_spec.runs.execute import run as run_rollouts
 
-    def tell(line: str) -> None:
-        say(line, "dim")
-
-    folder = how.out or new_folder(settings.named_target or settings.backend, settings.workload.name)
+    folder = out or new_folder(settings.named_target or settings.backend, settings.workload.name)
     with interruptible(lambda: _way_to_resume(folder)):
-        if how.on is not None:
-            from agentbench_spec.runs.scale.on_ray import run_on_ray
-
-            return run_on_ray(settings, folder, shards=how.shards, resume=how.resume, tell=tell)
-        if settings.replay.history == "live":
-            from agentbench_spec.runs.live.live_run import run_live
-
-            return run_live(settings, folder, resume=how.resume, tell=tell)
-        if settings.backend == "engine":
-            return run_rollouts(settings, folder, resume=how.resume, tell=tell, shard=how.shard)
-        from agentbench_spec.serving.served_run import run_served
-
-        return run_served(settings, folder, resume=how.resume, api_key=how.api_key, tell=tell)
+        return run_anywhere(settings, folder, how, lambda line: say(line, "dim"))
 
 
 def _way_to_resume(folder: Path) -> str:

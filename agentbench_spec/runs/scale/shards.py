@@ -121,6 +121,11 @@ def begun_shards(run: Path) -> list[Path]:
     return sorted(path.parent for path in run.glob(f"{_SHARDS}/*/{MANIFEST}"))
 
 
+def begun_at(run: Path) -> Path:
+    """The folder whose manifest has the settings of a run that was begun: its own, or that of a shard below it."""
+    return next(iter(begun_shards(run)), run)
+
+
 def begun_share(folder: Path, shard: Shard | None) -> Share | None:
     """The share of a run that is continued, as its manifest holds it; None: the run is no shard.
 
@@ -154,14 +159,6 @@ def refuse_shard(config: RunConfig) -> None:
             "shards (--shard, --on ray) and decode.k=auto: a chosen K follows from what came before in the run; set "
             "decode.k to a number"
         )
-
-
-def asked_shard(text: str | None, config: RunConfig) -> Shard | None:
-    """The shard that "i/n" names; None: the whole run. Raises ConfigError as `Shard.parse` and `refuse_shard` do."""
-    if text is None:
-        return None
-    refuse_shard(config)
-    return Shard.parse(text)
 
 
 def refuse_on_ray(config: RunConfig) -> None:
