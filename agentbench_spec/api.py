@@ -43,6 +43,7 @@ def run(
     api_key: str | None = None,
     shard: str | None = None,
     on: str | None = None,
+    shards: int | None = None,
     tell: Tell | None = None,
     **keywords: Unpack[Settings],
 ) -> Run:
@@ -51,8 +52,9 @@ def run(
     settings: a TOML file, a tree or a `RunConfig`; keywords come on top of it, and those that are None were not given.
     out: the run folder; None: results/<time>-<target>-<workload>. resume: go on with the killed run in `out`, with its
     own settings. shard: "i/n", only this part of the rollouts; join the folders with `merge`. on: "ray", spread over
-    GPUs and machines. tell: hears what is going on; None: silence. Read `Run.faults` before you quote a figure. Raises
-    ConfigError for what cannot be used, MeasurementError if the run is void before its end.
+    GPUs and machines, in so many `shards` (None: one a GPU). tell: hears what is going on; None: silence. Read
+    `Run.faults` before you quote a figure. Raises ConfigError for what cannot be used, MeasurementError if the run is
+    void before its end.
     """
     if resume and out is None:
         raise ConfigError("resume needs out, the folder of the run to continue")
@@ -62,7 +64,7 @@ def run(
     from agentbench_spec.serving.anywhere import How, run_anywhere
 
     part = Shard.parse(shard) if shard else None
-    how = How(resume=resume, api_key=api_key, shard=part, on=on, bar=False)
+    how = How(resume=resume, api_key=api_key, shard=part, on=on, shards=shards, bar=False)
     place = None if out is None else writing(Path(out))
     config = resolve(settings, keywords, begun=begun_at(place) if resume and place is not None else None)
     how.refuse(config, place)

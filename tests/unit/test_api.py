@@ -59,14 +59,11 @@ def declared(source: str) -> dict[str, str]:
 def places(source: str) -> dict[str, str]:
     """Flag -> place in the settings tree, as the command line's own table of them has it."""
     table = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict) and len(node.keys) > 12)
-    values = {
-        key: {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-        for key, value in zip(table.keys, table.values, strict=True)
-    }
+    pairs = zip(table.keys, table.values, strict=True)
     return {
-        str(names.pop()): key.value
-        for key, names in values.items()
-        if isinstance(key, ast.Constant) and len(names) == 1
+        str(key.value): str(place.value)
+        for key, place in pairs
+        if isinstance(key, ast.Constant) and isinstance(place, ast.Constant)
     }
 
 
@@ -101,6 +98,8 @@ def test_keywords_are_the_flags_of_the_command_line() -> None:
         "config",
         "set_",
         "json_",
+        "dry_run",
+        "speeds",
     }  # `settings` in Python; none of the screen
     assert {renamed.get(flag, flag) for flag in flags} - own <= set(Settings.__annotations__)
     sections = {*RunConfig.model_fields} - {"backend", "drafters"}
