@@ -22,6 +22,7 @@ from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.plugins import check_name
 from agentbench_spec.runs.early import check_drafters, check_hub
+from agentbench_spec.runs.keywords import PLACES
 from agentbench_spec.runs.scale.shards import Shard, begun_at, begun_shards
 from agentbench_spec.runs.source import check_workload, configured_workload
 from agentbench_spec.serving.anywhere import How, run_anywhere
@@ -32,30 +33,6 @@ if TYPE_CHECKING:
     from agentbench_spec.serving.served_run import ServedRun
 
 _MOST_NOTES = 5
-_SETTINGS = {
-    "target": "target.source",
-    "device": "target.device",
-    "dtype": "target.dtype",
-    "workload": "workload.name",
-    "limit": "workload.limit",
-    "data": "workload.options.data",
-    "offline_standin": "workload.options.offline_standin",
-    "drafter": "drafters",
-    "k": "decode.k",
-    "max_new_tokens": "decode.max_new_tokens",
-    "temperature": "decode.temperature",
-    "mode": "decode.mode",
-    "history": "replay.history",
-    "max_turns": "replay.max_turns",
-    "seed": "measure.seed",
-    "aa": "measure.aa",
-    "backend": "backend",
-    "base_url": "servers.base_urls",
-    "launch": "servers.launch",
-    "concurrency": "servers.concurrency",
-    "client": "servers.client",
-}
-"""Option -> the setting it stands for."""
 
 
 @verb
@@ -99,11 +76,11 @@ def run(
     asked = locals() | {
         "data": str(data) if data else None,
         "offline_standin": offline_standin or None,
-        "drafter": drafter or None,
+        "drafters": drafter or None,
         "history": "live" if live else history,
-        "base_url": flags.urls(base_url) or None,
+        "base_urls": flags.urls(base_url) or None,
     }
-    given = {setting: asked[name] for name, setting in _SETTINGS.items()}
+    given = {place: asked[name] for name, place in PLACES.items()}
     out = out if out is None or dry_run else _place(out)
     settings = _settings(given, config, set_, out, resume=resume)
     if settings.backend == "engine":

@@ -60,6 +60,7 @@ PLACES = {
     "limit": "workload.limit",
     "data": "workload.options.data",
     "offline_standin": "workload.options.offline_standin",
+    "drafters": "drafters",
     "k": "decode.k",
     "max_new_tokens": "decode.max_new_tokens",
     "temperature": "decode.temperature",
@@ -68,12 +69,13 @@ PLACES = {
     "max_turns": "replay.max_turns",
     "seed": "measure.seed",
     "aa": "measure.aa",
+    "backend": "backend",
     "base_urls": "servers.base_urls",
     "launch": "servers.launch",
     "concurrency": "servers.concurrency",
     "client": "servers.client",
 }
-"""Keyword -> its place in the settings tree; the other keywords are sections or values at its top."""
+"""Keyword, of Python and of the command line, -> its place in the settings tree; the other keywords are sections."""
 
 
 def resolve(
