@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from agentbench_spec.results.changes import bucket_of, bucket_order
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import common_prefix
-from agentbench_spec.runs.scale.speeds import Speeds
+from agentbench_spec.runs.scale.speeds import MethodSpeed, Speeds
 
 if TYPE_CHECKING:
     from agentbench_spec.rollouts.growth import Renders
@@ -187,18 +187,18 @@ def method_time(name: str, stretches: Sequence[Stretch], speeds: Speeds | None, 
     One whose speed is not known is taken to be as fast as plain decoding, and says so. The first token of a turn comes
     out of its prefill.
     """
-    known: Mapping[str, Any] = speeds.methods if speeds else {}
+    known: Mapping[str, MethodSpeed] = speeds.methods if speeds else {}
     own = known.get(name) or known.get(name.partition("=")[0])
     speed = own or known.get(BASELINE)
     if speeds is None or speed is None:
         return MethodTime(None, None)
     ingest_s = (own.ingest_s_per_token or 0.0) * sum(s.new_tokens for s in stretches) if own else 0.0
 
-    def spent_s(tokens: str) -> float:
-        return passes * sum(speed.at(s.context) * (getattr(s, tokens) - s.turns) for s in stretches) + ingest_s
+    def spent_s(tokens: Callable[[Stretch], int]) -> float:
+        return passes * sum(speed.at(s.context) * (tokens(s) - s.turns) for s in stretches) + ingest_s
 
     source = None if own else f"as fast as {BASELINE}: no speed of {name} is known"
-    return MethodTime(spent_s("recorded_tokens"), spent_s("most_tokens"), source)
+    return MethodTime(spent_s(lambda s: s.recorded_tokens), spent_s(lambda s: s.most_tokens), source)
 
 
 def refuse_uncounted(config: RunConfig) -> None:

@@ -169,12 +169,12 @@ def _run_all(
     missing = [share for share in cut if not _finished(shard_folder(folder, share.shard.index))]
     pending = {task.remote(settings, share, data, collector, paths, argv): share for share in missing}
     turns = sum(len(r.decode_points()[: config.replay.max_turns]) for r in source.rollouts)
-    failed: dict[Shard, Exception] = {}
+    failed: dict[Shard, AgentBenchError] = {}
     try:
         with Bar(total=turns, unit="turn", disable=not bar) as progress:
             while pending:
                 done, _ = ray.wait(list(pending), timeout=_POLL_S)
-                _show(progress, *ray.get(collector.progress.remote()), len(source.rollouts))
+                _show(progress, ray.get(collector.progress.remote()), len(source.rollouts))
                 for reference in done:
                     share = pending.pop(reference)
                     if error := _outcome(ray, reference):
@@ -191,24 +191,23 @@ def _finished(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() and bool(read_manifest(folder).get("finished"))
 
 
-def _show(progress: Bar, turns: int, rollouts: int, of: int) -> None:
+def _show(progress: Bar, kept: tuple[int, int], of: int) -> None:
+    turns, rollouts = kept
     progress.set_description(f"rollout {rollouts}/{of}", refresh=False)
     progress.update(turns - progress.n)
 
 
-def _outcome(ray: Any, reference: Any) -> Exception | None:
+def _outcome(ray: Any, reference: Any) -> AgentBenchError | None:
     """Why a task failed; None if it did not."""
     try:
         ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        return cause if isinstance(cause, AgentBenchError) else error
     except ray.exceptions.RayError as error:
-        return error
+        cause = getattr(error, "cause", None)  # of a task's own error, what its code raised
+        return cause if isinstance(cause, AgentBenchError) else MeasurementError(str(error))
     return None
 
 
-def _failure(failed: Mapping[Shard, Exception], folder: Path) -> AgentBenchError:
+def _failure(failed: Mapping[Shard, AgentBenchError], folder: Path) -> AgentBenchError:
     """One error for all shards that failed; a mistake of the user's stays one."""
     reasons = {f"shard {shard}": " ".join(str(error).split())[-500:] for shard, error in failed.items()}
     way_on = f"what is complete is kept: go on with agentbench-spec run --on ray --resume --out {folder}"
