@@ -56,6 +56,32 @@ def _load(name: str, target: str, options: Mapping[str, Any]) -> Drafter:
     return plugins.load_drafter(name, **plugins.with_checkpoints(name, options, shipped))
 
 
+def capacity_of(config: RunConfig, window: int) -> int:
+    """Tokens a text may have, on a target whose window is of `window` tokens.
+
+    Raises ConfigError if they are beyond the window, or leave no room for reply or draft.
+    """
+    target, decode = config.target, config.decode
+    wanted = target.capacity_tokens
+    if wanted is not None and wanted > window and target.beyond_window == "refuse":
+        raise ConfigError(
+            f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens; for longer contexts "
+            "set target.rope_scaling.factor (YaRN), or target.beyond_window=flag to measure and label them"
+        )
+    capacity = wanted or window
+    if capacity <= decode.max_new_tokens:
+        raise ConfigError(
+            f"decode.max_new_tokens={decode.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
+            f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+        )
+    if capacity <= decode.k:
+        raise ConfigError(
+            f"decode.k={decode.k} drafts more tokens in a round than {capacity} tokens have room for "
+            f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
+        )
+    return int(capacity)
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """A loaded model with the fastest linears of this machine, and what turns messages into its tokens."""
@@ -96,29 +122,8 @@ class Setup:
 
     @property
     def capacity(self) -> int:
-        """Tokens a text may have.
-
-        Raises ConfigError if they are beyond the window, or leave no room for reply or draft.
-        """
-        target, window = self.config.target, self.loaded.model.config.max_position_embeddings
-        wanted = target.capacity_tokens
-        if wanted is not None and wanted > window and target.beyond_window == "refuse":
-            raise ConfigError(
-                f"target.capacity_tokens={wanted} is beyond the model's window of {window} tokens; for longer contexts "
-                "set target.rope_scaling.factor (YaRN), or target.beyond_window=flag to measure and label them"
-            )
-        capacity = wanted or window
-        if capacity <= self.limits.max_new_tokens:
-            raise ConfigError(
-                f"decode.max_new_tokens={self.limits.max_new_tokens} leaves no room for a prompt in {capacity} tokens "
-                f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
-            )
-        if capacity <= self.limits.k:
-            raise ConfigError(
-                f"decode.k={self.limits.k} drafts more tokens in a round than {capacity} tokens have room for "
-                f"({'target.capacity_tokens' if wanted else 'the window of the model'}); lower it"
-            )
-        return int(capacity)
+        """Tokens a text may have. Raises as `capacity_of` does."""
+        return capacity_of(self.config, self.loaded.model.config.max_position_embeddings)
 
     def engine(self, capacity: int, rows: int = 1) -> Target:
         """The target over so many rows, its arithmetic checked. Raises ConfigError if it cannot run or does not fit."""

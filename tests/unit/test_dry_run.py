@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from localmodel import WINDOW, session
 from replaykit import Ids, rollout, said, three_turns
 from reportkit import two_rollouts, write_run
 from rowkit import make_row
 from runkit import SMALL, call, replay, rows_of
+from safetensors.torch import save_file
 
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
@@ -154,8 +156,10 @@ def test_a_live_run_cannot_be_planned(tiny: Path) -> None:
     assert done.code == 2 and "replay.history=live" in done.error
 
 
-def file(name: str, size: int, fetch: bool) -> Any:
-    return SimpleNamespace(filename=name, file_size=size, will_download=fetch)
+def file(name: str, size: int, fetch: bool, path: str = "") -> Any:
+    return SimpleNamespace(
+        filename=name, file_size=size, will_download=fetch, is_cached=bool(path), local_path=path or name
+    )
 
 
 def test_downloads_are_what_the_hub_says_is_missing() -> None:
@@ -174,6 +178,32 @@ def test_downloads_are_what_the_hub_says_is_missing() -> None:
     assert (target.files, target.fetch_bytes, target.weight_bytes) == (2, 8_010, 8_000)
     assert (draft.files, draft.fetch_bytes, draft.weight_bytes) == (1, 10, 8_000)
     assert gated.files is None and gated.note == "closed"
+
+
+def test_a_drafter_takes_the_memory_of_the_runs_dtype(tmp_path: Path) -> None:
+    """Fails if a bfloat16 checkpoint is planned at half of what it takes in float32, or its token maps are widened."""
+    tensors = {"w": torch.zeros(3, 5, dtype=torch.bfloat16), "d2t": torch.zeros(7, dtype=torch.int64)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = load_config(flags={"target.source": "a/target", "drafters": [f"eagle3={tmp_path}", "dlite=a/draft"]})
+    here = str(tmp_path / "model.safetensors")
+
+    def ask(source: str, revision: str | None) -> list[Any]:
+        return [file("model.safetensors", 400, source == "a/target", "" if source == "a/target" else here)]
+
+    target, local, cached = downloads(config, ask)
+    for own in (local, cached):
+        assert (own.values, own.other_bytes) == (15, 56)
+        assert own.bytes_in(torch.float32) == 15 * 4 + 56 and own.bytes_in(torch.bfloat16) == 15 * 2 + 56
+    assert target.values is None and target.bytes_in(torch.float32) == 400, "not here: as it is stored"
+
+
+def test_a_capacity_that_the_run_refuses_is_refused(tiny: Path, rollouts: Path) -> None:
+    """Fails if a plan holds for a text beyond the window, which the run then refuses."""
+    beyond = ("--set", f"target.capacity_tokens={2 * WINDOW}")
+    done = call("run", "--target", tiny, "--workload", rollouts, *SMALL, "--dry-run", *beyond)
+    assert done.code == 2 and "beyond the model's window" in done.error
+    flagged = planned(tiny, rollouts, *beyond, "--set", "target.beyond_window=flag")
+    assert flagged["memory"]["capacity_tokens"] == 2 * WINDOW
 
 
 def test_parts_of_a_drafter_bring_their_own_checkpoints() -> None:

@@ -10,11 +10,11 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.rollouts.render import Renderer
-from agentbench_spec.runs.scale.footprint import Ask, Download, Memory, ask_hub, downloads, memory
+from agentbench_spec.runs.scale.footprint import Ask, Download, Memory, ask_hub, downloads, memory, shape_of
 from agentbench_spec.runs.scale.forecast import Forecast, forecast, refuse_uncounted
 from agentbench_spec.runs.scale.shards import Shard, share_of
 from agentbench_spec.runs.scale.speeds import Speeds
-from agentbench_spec.runs.setup import Tell, drafter_makers
+from agentbench_spec.runs.setup import Tell, capacity_of, drafter_makers
 from agentbench_spec.runs.source import read_source
 
 
@@ -55,21 +55,20 @@ def dry_run(
     source = read_source(config, tell=tell)
     notes = [f"left out: {line}" for line in source.facts["left_out"]]
     found = downloads(config, ask)
-    renderer: Renderer | None = None
-    need: Memory | None = None
-    try:
-        if config.named_target is None:
-            raise ConfigError("no target is named: --target says whose tokens are meant")
-        renderer = Renderer(
-            load_tokenizer(config.target.source, revision=config.target.revision), config.replay.thinking
-        )
-        need = memory(config, found, speeds) if config.backend == "engine" else None
-    except ConfigError as error:
-        what = "memory is not known" if renderer else "tokens are not counted, nor is time told"
-        notes.append(f"{what}: {error}")
+    renderer, why = _renderer(config)
+    if renderer is None:
+        notes.append(f"tokens are not counted, nor is time told: {why}")
+    need, capacity = None, config.target.capacity_tokens
+    if renderer and config.backend == "engine":
+        shape = shape_of(config)
+        capacity = capacity_of(config, shape.max_position_embeddings)
+        try:
+            need = memory(config, shape, capacity, found, speeds)
+        except ConfigError as error:
+            notes.append(f"memory is not known: {error}")
     methods = list(drafter_makers(config))
     if shard is not None and renderer is None:
-        raise ConfigError(f"--shard {shard}: shards are balanced by tokens, and none can be counted: {notes[-1]}")
+        raise ConfigError(f"--shard {shard}: shards are balanced by tokens, and none can be counted: {why}")
     own = share_of(shard, source.rollouts, renderer, config, len(methods)).own if shard and renderer else None
     return DryRun(
         found,
@@ -80,7 +79,7 @@ def dry_run(
             [r for r in source.rollouts if r.id not in done and (own is None or r.id in own)],
             methods,
             renderer=renderer,
-            capacity=_capacity(config, need),
+            capacity=capacity,
             passes=passes_of(config),
             speeds=speeds,
             notes=notes,
@@ -88,8 +87,15 @@ def dry_run(
     )
 
 
-def _capacity(config: RunConfig, need: Memory | None) -> int | None:
-    return need.capacity_tokens if need else config.target.capacity_tokens
+def _renderer(config: RunConfig) -> tuple[Renderer | None, str]:
+    """What counts the target's tokens; None, and why not, where its tokenizer is not at hand."""
+    if config.named_target is None:
+        return None, "no target is named: --target says whose tokens are meant"
+    try:
+        tokenizer = load_tokenizer(config.target.source, revision=config.target.revision)
+    except ConfigError as error:
+        return None, str(error)
+    return Renderer(tokenizer, config.replay.thinking), ""
 
 
 def passes_of(config: RunConfig) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,10 +18,12 @@ from agentbench_spec.plugins import part_names, with_checkpoints
 from agentbench_spec.runs.scale.speeds import Speeds
 
 if TYPE_CHECKING:
+    import torch
     from huggingface_hub import DryRunFileInfo
+    from transformers import PretrainedConfig
 
 Ask = Callable[[str, str | None], Sequence["DryRunFileInfo"]]
-"""(hub id, revision) -> its files, each with `file_size` in bytes and `will_download`."""
+"""(hub id, revision) -> its files, each with `file_size` in bytes, `will_download`, `is_cached` and `local_path`."""
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 """What a model is loaded from: no second copy of the weights in another format."""
@@ -35,9 +39,17 @@ class Download:
     """Still to be fetched; None: not known."""
     fetch_bytes: int | None
     weight_bytes: int | None
-    """Of its weights, wherever they lie; None: not known."""
+    """Of its weights as they are stored, wherever they lie; None: not known."""
+    values: int | None = None
+    """Floating-point values among them; None: they are not here to be counted."""
+    other_bytes: int = 0
+    """Of what else is stored with those values, such as maps of token ids."""
     note: str | None = None
     """Why nothing is known, or what else is done once."""
+
+    def bytes_in(self, dtype: torch.dtype) -> int | None:
+        """Of its weights, loaded in `dtype`; as they are stored where they cannot be counted; None: not known."""
+        return self.weight_bytes if self.values is None else self.values * dtype.itemsize + self.other_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,67 +121,95 @@ def _checkpoints(
 def _download(what: str, source: str, revision: str | None, ask: Ask) -> Download:
     if source == embedded.NAME:
         there = embedded.cached_folder().is_dir()
-        return Download(what, source, 0, 0, None, None if there else "converted once from its package")
+        return Download(what, source, 0, 0, None, note=None if there else "converted once from its package")
     if not is_hub_id(source):
-        folder = Path(source).expanduser()
-        return Download(what, source, 0, 0, _weights((p.name, p.stat().st_size) for p in folder.glob("*")) or None)
+        found = [path for path in Path(source).expanduser().glob("*") if _is_weights(path.name)]
+        return Download(what, source, 0, 0, sum(path.stat().st_size for path in found) or None, *_counted(found))
     try:
         files = ask(source, revision)
     except Exception as error:  # no hub, no such model, no way in: the run will say it, with the way out
         reason = hub_said(error) or (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Download(what, source, None, None, None, reason)
+        return Download(what, source, None, None, None, note=reason)
     wanted = [file for file in files if file.will_download]
-    return Download(
-        what,
-        source,
-        len(wanted),
-        sum(file.file_size or 0 for file in wanted),
-        _weights((file.filename, file.file_size or 0) for file in files) or None,
-    )
+    weights = [file for file in files if _is_weights(file.filename)]
+    here = [Path(file.local_path) for file in weights if file.is_cached]
+    counted = _counted(here) if len(here) == len(weights) else (None, 0)
+    stored = sum(file.file_size or 0 for file in weights) or None
+    return Download(what, source, len(wanted), sum(file.file_size or 0 for file in wanted), stored, *counted)
 
 
-def _weights(files: Iterable[tuple[str, int]]) -> int:
-    return sum(size for name, size in files if name.endswith((".safetensors", ".bin")))
+def _is_weights(name: str) -> bool:
+    return name.endswith((".safetensors", ".bin"))
 
 
-def memory(config: RunConfig, found: Sequence[Download], speeds: Speeds | None) -> Memory:
-    """What the run holds on its device. Raises ConfigError if the target's configuration cannot be had."""
+def _counted(files: Sequence[Path]) -> tuple[int | None, int]:
+    """(floating-point values, bytes of all else) in weight files, from their headers; (None, 0): none are told."""
+    values = other = 0
+    for path in files:
+        if path.suffix != ".safetensors":
+            return None, 0
+        with path.open("rb") as file:
+            tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for tensor in (own for name, own in tensors.items() if name != "__metadata__"):
+            if tensor["dtype"].startswith(("F", "BF")):
+                values += math.prod(tensor["shape"])
+            else:
+                begin, end = tensor["data_offsets"]
+                other += end - begin
+    return (values, other) if files else (None, 0)
+
+
+def shape_of(config: RunConfig) -> PretrainedConfig:
+    """The target's configuration. Raises ConfigError if it cannot be had, or the engine does not run such a model."""
+    from agentbench_spec.engine.loading import load_model_config
+
+    wanted = config.target
+    scaling = wanted.rope_scaling.model_dump() if wanted.rope_scaling else None
+    return load_model_config(wanted.source, revision=wanted.revision, rope_scaling=scaling)
+
+
+def memory(
+    config: RunConfig, shape: PretrainedConfig, capacity: int, found: Sequence[Download], speeds: Speeds | None
+) -> Memory:
+    """What the run holds on its device. Raises ConfigError if the size of the target cannot be told.
+
+    shape: the target's configuration; capacity: longest text in tokens.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     from agentbench_spec.engine.batching import row_bytes
-    from agentbench_spec.engine.loading import dtype_of, load_model_config
+    from agentbench_spec.engine.loading import dtype_of
 
-    wanted = config.target
-    scaling = wanted.rope_scaling.model_dump() if wanted.rope_scaling else None
-    model_config = load_model_config(wanted.source, revision=wanted.revision, rope_scaling=scaling)
-    dtype = dtype_of(wanted.dtype, wanted.device, model_config)
+    dtype = dtype_of(config.target.dtype, config.target.device, shape)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
+            model = AutoModelForCausalLM.from_config(shape, dtype=dtype)
     except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"model {wanted.source!r}: its size cannot be told from its config: {error}") from error
-    capacity = wanted.capacity_tokens or int(model_config.max_position_embeddings)
+        raise ConfigError(
+            f"model {config.target.source!r}: its size cannot be told from its config: {error}"
+        ) from error
     k = config.decode.k
     drafts: dict[str, int | None] = {}
     for own in found:
         if own.what not in ("target", "tokenizer"):  # of a drafter made of several, all parts
-            part = _drafter_bytes(own, capacity, speeds)
+            part = _drafter_bytes(own, dtype, capacity, speeds)
             drafts[own.what] = None if part is None else (drafts.get(own.what) or 0) + part
     return Memory(
         weight_bytes=sum(p.numel() for p in model.parameters()) * dtype.itemsize,
-        kv_bytes=row_bytes(model_config, dtype, capacity + k + 1, k),
-        kv_bytes_per_token=row_bytes(model_config, dtype, 1, k) - row_bytes(model_config, dtype, 0, k),
+        kv_bytes=row_bytes(shape, dtype, capacity + k + 1, k),
+        kv_bytes_per_token=row_bytes(shape, dtype, 1, k) - row_bytes(shape, dtype, 0, k),
         capacity_tokens=capacity,
         dtype=str(dtype).removeprefix("torch."),
         drafter_bytes=drafts,
     )
 
 
-def _drafter_bytes(own: Download, capacity: int, speeds: Speeds | None) -> int | None:
-    """A shipped or downloaded checkpoint's weights as they lie on disk, and the state over a full text."""
-    if own.weight_bytes is None:
+def _drafter_bytes(own: Download, dtype: torch.dtype, capacity: int, speeds: Speeds | None) -> int | None:
+    """A shipped or downloaded checkpoint's weights in the run's dtype, and the state over a full text."""
+    weights = own.bytes_in(dtype)
+    if weights is None:
         return None
     speed = speeds.methods.get(own.what.partition("=")[0]) if speeds else None
     state = speed.state_bytes_per_token if speed else None
-    return own.weight_bytes + int((state or 0.0) * capacity)
+    return weights + int((state or 0.0) * capacity)
