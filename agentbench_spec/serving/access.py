@@ -43,12 +43,12 @@ def hide_key(words: Sequence[str], key: str | None) -> list[str]:
 
 
 def connector(config: RunConfig, key: str | None) -> Connect:
-    """Clients with the run's time-outs, enough connections for its concurrency, and the key."""
+    """Clients with the run's time-outs and the key."""
     settings = config.servers
 
     def connect(base_url: str) -> Client:
         client = engine_of(config.backend).client()  # loads torch, which no address needs
-        return client(base_url, timeout_s=settings.request_timeout_s, connections=settings.concurrency, api_key=key)
+        return client(base_url, timeout_s=settings.request_timeout_s, api_key=key)
 
     return connect
 

@@ -38,12 +38,10 @@ class Client:
     add_chat = staticmethod(add_chat)
     """How an event of each route is taken into the answer."""
 
-    def __init__(
-        self, base_url: str, *, timeout_s: float = 600.0, connections: int = 64, api_key: str | None = None
-    ) -> None:
+    def __init__(self, base_url: str, *, timeout_s: float = 600.0, api_key: str | None = None) -> None:
         self.base_url = base_url.rstrip("/")
-        self._key = api_key
-        limits = httpx.Limits(max_connections=connections + 4, max_keepalive_connections=connections + 4)
+        self._timeout_s, self._key = timeout_s, api_key
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)  # the threads that ask bound them
         bearer = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # trust_env: a proxy of the environment would put itself between the clock and the server
         self._http = httpx.Client(

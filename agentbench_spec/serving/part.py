@@ -234,7 +234,8 @@ def warm_up(
     """
     settings = config.servers
     count = settings.warm_up_rollouts
-    some = rollouts[: settings.concurrency * len(replayers) if count is None else count]
+    at_once = settings.concurrency * sum(replayer.server.size for replayer in replayers)
+    some = rollouts[: at_once if count is None else count]
     seen: list[TurnRow] = []
     if some:
         serve(some, replayers, settings.concurrency, lambda _, rows: seen.extend(rows))

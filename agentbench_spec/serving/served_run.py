@@ -35,7 +35,7 @@ from agentbench_spec.serving.launch import launchables, launched
 from agentbench_spec.serving.launchable import Launchable
 from agentbench_spec.serving.paired_rows import pair_parts, read_margins
 from agentbench_spec.serving.refusals import refuse_settings, refuse_unequal
-from agentbench_spec.serving.servers import Server, draft_config
+from agentbench_spec.serving.servers import Server, draft_config, refuse_unlike
 
 SERVING = "serving.json"
 _TRANSPORT = {"base_urls", "port", "start_timeout_s", "refused_grace_s", "request_timeout_s", "command"}
@@ -206,7 +206,7 @@ def stages(config: RunConfig, folder: Path, connect: Connect) -> Iterator[Stage]
             yield Stage(drafter.name, _launching(drafter, config, folder, connect), launches=True)
         return
     for name, servers in by_drafter(describe_all(config, connect)).items():
-        yield Stage(name, nullcontext(servers), len(servers))
+        yield Stage(name, nullcontext(servers), sum(server.size for server in servers))
 
 
 @contextmanager
@@ -257,20 +257,10 @@ def by_drafter(servers: Sequence[Server]) -> dict[str, list[Server]]:
     groups: dict[str, list[Server]] = {}
     for server in servers:
         groups.setdefault(server.drafter, []).append(server)
-    for name, own in groups.items():
-        _refuse_unlike(name, own)
+    for own in groups.values():
+        for other in own[1:]:
+            refuse_unlike(own[0], other)
     return dict(sorted(groups.items(), key=lambda item: item[0] != BASELINE))
-
-
-def _refuse_unlike(name: str, servers: Sequence[Server]) -> None:
-    first = servers[0].resolved()
-    for other in servers[1:]:
-        unlike = [key for key, value in other.resolved().items() if value != first[key]]
-        if unlike:
-            raise ConfigError(
-                f"{servers[0].base_url} and {other.base_url} both serve {name} but differ in {', '.join(unlike)}; "
-                "servers that share rollouts must be started alike"
-            )
 
 
 def _serving(results: Mapping[str, part.PartResult], costs: Mapping[str, Sequence[Cost]]) -> dict[str, Any]:

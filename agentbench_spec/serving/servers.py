@@ -76,6 +76,11 @@ class Server:
         return self.label or self.told or BASELINE
 
     @property
+    def size(self) -> int:
+        """Servers behind its address, which share what is sent there."""
+        return 1
+
+    @property
     def speculates(self) -> bool:
         """True if something is drafted."""
         return self.drafter != BASELINE
@@ -164,6 +169,17 @@ class Server:
     def resolved(self) -> dict[str, Any]:
         """The arguments that decide what the numbers mean; two servers that agree here measure the same thing."""
         return {name: self.info.get(name) for name in (*self.equal, *self.speculative)}
+
+
+def refuse_unlike(one: Server, other: Server) -> None:
+    """Raises ConfigError naming what two servers that share rollouts differ in, if it decides their numbers."""
+    theirs = other.resolved()
+    unlike = [key for key, value in one.resolved().items() if theirs[key] != value]
+    if unlike:
+        raise ConfigError(
+            f"{one.base_url} and {other.base_url} both serve {one.drafter} but differ in {', '.join(unlike)}; servers "
+            "that share rollouts must be started alike"
+        )
 
 
 def draft_config(server: Server, given: str | None = None) -> dict[str, Any] | None:

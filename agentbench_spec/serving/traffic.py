@@ -177,16 +177,16 @@ def serve(
     concurrency: int,
     done: Callable[[Rollout, list[TurnRow]], None],
 ) -> None:
-    """Replay `rollouts`, `concurrency` at a time on each server; `done` is called once per rollout, by this thread.
+    """Replay `rollouts`, `concurrency` at a time on each server, those behind a router too.
 
-    The threads that ask never wait for `done`: what it writes to disk costs no server time. Raises MeasurementError if
-    every server died before the end; what `done` was told stays valid.
+    `done` is called once per rollout, by this thread; those that ask never wait for it, so that what it writes to disk
+    costs no server time. Raises MeasurementError if every server died before the end; what `done` was told stays valid.
     """
     pool = _Pool(rollouts)
     threads = [
         threading.Thread(target=pool.work, args=(replayer,), name=f"{replayer.server.base_url}#{i}", daemon=True)
         for replayer in replayers
-        for i in range(concurrency)
+        for i in range(concurrency * replayer.server.size)
     ]
     for thread in threads:
         thread.start()

@@ -95,7 +95,7 @@ def window(
             "stretches": traffic.stretches(),
             "client_cpu_share": client_s / wall_s,
             "concurrency": config.servers.concurrency,
-            "servers": len(replayers),
+            "servers": sum(replayer.server.size for replayer in replayers),
             "rollouts": len({row.rollout for row in rows}),
             "output_tokens": sum(row.output_tokens or 0 for row in rows if row.status == "ok"),
             "counters": check.as_dict() if check else None,

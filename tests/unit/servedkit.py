@@ -18,10 +18,11 @@ FAKE = Path(__file__).parents[1] / "sglang_fake" / "fake_server.py"
 FAKE_VLLM = Path(__file__).parents[1] / "vllm_fake" / "fake_vllm.py"
 sys.path[:0] = [str(FAKE.parent), str(FAKE_VLLM.parent)]
 
+from fake_router import FakeRouter  # noqa: E402
 from fake_server import Behaviour, FakeServer  # noqa: E402
 from fake_vllm import FakeVLLM, VLLMBehaviour  # noqa: E402
 
-__all__ = ["Behaviour", "FakeServer", "FakeVLLM", "VLLMBehaviour"]
+__all__ = ["Behaviour", "FakeRouter", "FakeServer", "FakeVLLM", "VLLMBehaviour"]
 
 EAGLE3 = {"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": 4}
 

@@ -208,6 +208,26 @@ def test_unlike_runs_are_refused_by_field(
     assert not (tmp_path / "merged").exists()
 
 
+def test_a_target_is_told_by_its_digest_and_not_by_its_folder(
+    tiny: Path, five: Path, parts: list[Path], whole: Path, tmp_path: Path
+) -> None:
+    """Fails if machines that keep the same model, or file of rollouts, in other folders cannot share a run."""
+    other = shutil.copytree(tiny, tmp_path / "models" / "copy")
+    data = shutil.copy(five, tmp_path / five.name)
+    assert replay(other, Path(data), tmp_path / "2", *HOLD, "--shard", "2/2").code == 0
+    merged = merge([parts[0], tmp_path / "2"], tmp_path / "merged")
+    assert without_clocks(rows_of(merged.folder)) == without_clocks(rows_of(whole))
+    changed = _changed(tmp_path / "2", tmp_path / "other", "model", "sha256", value="0" * 64)
+    with pytest.raises(ConfigError, match=r"model\.sha256"):
+        merge([parts[0], changed], tmp_path / "unlike")
+    unknown = [
+        _changed(part, tmp_path / f"unknown-{number}", "model", "sha256", value=None)
+        for number, part in enumerate((parts[0], tmp_path / "2"))
+    ]
+    with pytest.raises(ConfigError, match=r"model\.source"):
+        merge(unknown, tmp_path / "unlike")
+
+
 def test_changed_code_is_told_of_since_it_cannot_be_compared(parts: list[Path], tmp_path: Path) -> None:
     """Fails if shards of two different edits of one commit join without a word."""
     changed = [

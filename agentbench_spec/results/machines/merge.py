@@ -57,7 +57,8 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> Run:
     ordered = _every(shards)
     out = writing(out)
     refuse_early(out, {}, resume=False)
-    parts = [_rows(shard) for shard in ordered]
+    target = (ordered[0].manifest["settings"].get("target") or {}).get("source")
+    parts = [_rows(shard, target) for shard in ordered]
     with RunWriter.create(out, _manifest(ordered)) as writer:
         for name in ordered[0].manifest["shard"]["all"]:
             _write(writer, name, next(part for part in parts if name in part))
@@ -85,12 +86,18 @@ def refuse_unlike_shards(first: Path, one: Mapping[str, Any], second: Path, othe
 
 
 def _measured_alike(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What shards of one run have in common, by field; which of several equal GPUs a shard had is none of it."""
-    settings, model = dict(manifest.get("settings") or {}), dict(manifest.get("model") or {})
-    target = dict(settings.get("target") or {})
+    """What shards of one run have in common, by field.
+
+    Which of several equal GPUs a shard had is none of it, nor the folder that a file lies in, where digests tell what
+    is in it: those of rollouts, drafters and the target. A target too large for a digest is told by its place.
+    """
+    given, model = dict(manifest.get("settings") or {}), dict(manifest.get("model") or {})
+    settings, target = _without_folders(given), dict(given.get("target") or {})
     for tree in (target, model):
         if isinstance(tree.get("device"), str):
             tree["device"] = tree["device"].partition(":")[0]
+        if model.get("sha256"):
+            tree["source"] = None
     cut = manifest.get("shard") or {}
     return {
         "git": {name: (manifest.get("git") or {}).get(name) for name in ("sha", "dirty")},
@@ -101,6 +108,18 @@ def _measured_alike(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "host": _accelerator(manifest),
         "shard": {"of": cut.get("of"), "all": cut.get("all")},
     }
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings in which "/folder/name" and "dlite=/folder/name" are "name" and "dlite=name"; hub ids stay."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(own) for name, own in value.items()}
+    if isinstance(value, list):
+        return list(map(_without_folders, value))
+    if isinstance(value, str):
+        name, sign, path = value.rpartition("=")
+        return f"{name}{sign}{Path(path).name}" if path.startswith(("/", "~", "./", "../")) else value
+    return value
 
 
 def _accelerator(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,8 +174,11 @@ class _Rollout:
     error: str | None = None
 
 
-def _rows(shard: _Shard) -> dict[str, _Rollout]:
-    """Rollout -> what the shard holds of it. Raises ConfigError if these are not its own rollouts."""
+def _rows(shard: _Shard, target: str | None) -> dict[str, _Rollout]:
+    """Rollout -> what the shard holds of it. Raises ConfigError if these are not its own rollouts.
+
+    target: its name in all rows, wherever on the shard's machine it lay; None: as it is.
+    """
     _, rows = read_run(shard.folder)
     path = shard.folder / ROLLOUTS
     found: dict[str, _Rollout] = {}
@@ -169,6 +191,7 @@ def _rows(shard: _Shard) -> dict[str, _Rollout]:
             "were mixed up; restore the folder, or make the shard again"
         )
     for row in rows:
+        row.target = target or row.target
         found[row.rollout].rows.append(row)
     for each in read_rounds(shard.folder):
         found[each.rollout].rounds.append(each)

@@ -10,10 +10,10 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving.engines.base_engine import Engine
-from agentbench_spec.serving.engines.sglang_server import SGLangServer
+from agentbench_spec.serving.engines.sglang_server import BEHIND, SGLangServer
 from agentbench_spec.serving.launchable import Launchable, named, spelt, without_draft
 from agentbench_spec.serving.prometheus import CrossCheck, read_counters
-from agentbench_spec.serving.servers import Server
+from agentbench_spec.serving.servers import Server, refuse_unlike
 from agentbench_spec.serving.stream import Answer
 
 if TYPE_CHECKING:
@@ -51,6 +51,27 @@ class SGLang(Engine):
         from agentbench_spec.serving.engines.sglang_client import SGLangClient
 
         return SGLangClient
+
+    def describe(self, client: Client) -> Server:
+        """A server's description of itself; of a router, that of its workers, which must be started alike.
+
+        Raises ConfigError for what is no such server, and naming what two workers differ in.
+        """
+        from agentbench_spec.serving.engines.sglang_client import SGLangClient
+
+        if not isinstance(client, SGLangClient) or not client.workers:
+            return super().describe(client)
+        for worker in client.workers:
+            if not worker.healthy():
+                raise ConfigError(
+                    f"{worker.base_url}, a worker of {client.base_url}, is not reached from here; workers are asked "
+                    "one by one what they are and what they counted: run where they can be reached"
+                )
+        first, *others = [super(SGLang, self).describe(worker) for worker in client.workers]
+        for other in others:
+            refuse_unlike(first, other)
+        behind = [worker.base_url for worker in client.workers]
+        return SGLangServer(client.base_url, {**first.info, BEHIND: behind}, model=client.model())
 
     def launchable(self, given: str, options: Mapping[str, Any]) -> Launchable:
         """Read "none", "NGRAM", or "EAGLE3=DRAFT"; any other name must be registered with the server by a plugin.

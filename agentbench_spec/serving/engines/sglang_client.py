@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import httpx
@@ -14,6 +16,9 @@ from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import MOST_OF_A_PAGE, Client
 from agentbench_spec.serving.foreign import object_of, refuse_redirect
 from agentbench_spec.serving.stream import Answer
+
+_RANK = re.compile(r"@\d+$")
+"""Ends the address of one data-parallel rank of a worker."""
 
 
 def sampling_params(ask: Ask) -> dict[str, Any]:
@@ -73,8 +78,29 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
     return value if isinstance(value, list) else [value]
 
 
+def worker_urls(router: str, listed: Mapping[str, Any]) -> list[str]:
+    """Addresses of a router's workers, as `GET /workers` lists them; one that has several ranks counts once.
+
+    Raises ConfigError if there is none, one is not healthy, or one is no server that can be asked by itself.
+    """
+    workers = listed["workers"]
+    if not workers:
+        raise ConfigError(f"{router} is a router without workers; register them, or name the servers as --base-url")
+    for worker in workers:
+        name, kind = worker.get("url"), worker.get("worker_type") or "regular"
+        if not str(name).startswith("http"):
+            raise ConfigError(f"{router}: its worker {name} does not speak HTTP, by which each is asked what it is")
+        if kind != "regular":
+            raise ConfigError(
+                f"{router}: its worker {name} does only the {kind}; of servers that share a turn nothing is known here"
+            )
+        if worker.get("is_healthy") is False:
+            raise ConfigError(f"{router}: its worker {name} is not healthy; wait until it is, or remove it")
+    return list(dict.fromkeys(_RANK.sub("", worker["url"]).rstrip("/") for worker in workers))
+
+
 class SGLangClient(Client):
-    """One SGLang server."""
+    """One SGLang server, or a router before several: it answers requests, and its workers the rest, one by one."""
 
     backend: ClassVar[Backend] = "sglang"
     chat_extras: ClassVar[Mapping[str, Any]] = {
@@ -87,6 +113,30 @@ class SGLangClient(Client):
         """The native route, which needs no name of a model. Raises RequestFailed."""
         body = {"input_ids": list(input_ids), "sampling_params": sampling_params(ask), "stream": True}
         return self._stream("/generate", body, add_generate, ask)
+
+    @cached_property
+    def workers(self) -> list[SGLangClient]:
+        """The servers behind a router; empty for a server. Raises as `worker_urls` does."""
+        with self._asking("/workers"):
+            response = self._http.get("/workers")
+        self._refuse_unauthorised("/workers", response)
+        if response.status_code != httpx.codes.OK:
+            return []
+        urls = worker_urls(self.base_url, object_of(response, self._said(response, MOST_OF_A_PAGE), "workers"))
+        return [SGLangClient(url, timeout_s=self._timeout_s, api_key=self._key) for url in urls]
+
+    def close(self) -> None:
+        """Close all connections, those to workers too."""
+        for worker in self.__dict__.get("workers", ()):
+            worker.close()
+        super().close()
+
+    def metrics(self) -> str | None:
+        """As the base's; of a router, its workers' one after the other."""
+        if not self.workers:
+            return super().metrics()
+        texts = [worker.metrics() for worker in self.workers]
+        return None if None in texts else "\n".join(filter(None, texts))
 
     def server_info(self) -> dict[str, Any] | None:
         """The server's resolved arguments and internal states; None if it has no such route."""
@@ -104,8 +154,12 @@ class SGLangClient(Client):
     def flush(self, *, tries: int = 5, pause_s: float = 1.0) -> bool:
         """Empty prefix cache, draft state and acceptance counters, and see that it happened.
 
-        False if the server has no such route. Raises MeasurementError if it refuses: it does so while it is busy.
+        False if the server has no such route. Raises MeasurementError if it refuses: it does so while it is busy. Of a
+        router, every worker is asked, since one that did not is not told of by its router's answer.
         """
+        if self.workers:
+            flushed = [worker.flush(tries=tries, pause_s=pause_s) for worker in self.workers]
+            return all(flushed)
         return self._emptied("/flush_cache", "flush its cache", params={"timeout": 30}, tries=tries, pause_s=pause_s)
 
     def margin(self, input_ids: Sequence[int], one: int, other: int, *, depth: int = 20) -> float | None:

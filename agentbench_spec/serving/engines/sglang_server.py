@@ -64,13 +64,16 @@ SPECULATIVE = (
 )
 """Arguments that make the drafter."""
 
+BEHIND = "behind_router"
+"""In a router's `info`, which is otherwise its first worker's: the addresses of all of them."""
+
 _ARGMAX_DEVICES = {"cpu", "xpu"}
 _ROCM_BACKENDS = {"aiter", "wave"}
 
 
 @dataclass(frozen=True, slots=True)
 class SGLangServer(Server):
-    """One SGLang server as `/server_info` describes it."""
+    """One SGLang server as `/server_info` describes it, or a router before servers that are all described so."""
 
     backend: ClassVar[Backend] = "sglang"
     cold_flag: ClassVar[str] = "--disable-radix-cache"
@@ -110,8 +113,15 @@ class SGLangServer(Server):
         return list(self.info.get("internal_states") or ())
 
     @property
+    def size(self) -> int:
+        """Workers behind a router; 1 for a server."""
+        return len(self.info.get(BEHIND) or "1")
+
+    @property
     def accept_length(self) -> float | None:
-        """The first rank's average since the flush."""
+        """The first rank's average since the flush; None of several workers, whose averages have no common weight."""
+        if self.size > 1:
+            return None
         return (self.states[0] if self.states else {}).get("avg_spec_accept_length")
 
     @property
