@@ -13,6 +13,7 @@ import typer
 
 from agentbench_spec.cli.conform import check
 from agentbench_spec.cli.fleet_plan import plan_fleet
+from agentbench_spec.cli.grading import swebench_predictions
 from agentbench_spec.cli.joining import merge
 from agentbench_spec.cli.look import compare, doctor, export, list_, report
 from agentbench_spec.cli.reproduction import reproduce
@@ -34,6 +35,7 @@ for name, verb in {
     "export": export,
     "check": check,
     "train": train,
+    "swebench-predictions": swebench_predictions,
     "list": list_,
     "doctor": doctor,
 }.items():

@@ -49,7 +49,7 @@ class Environment(Protocol):
         ...
 
     def score(self) -> Mapping[str, Any]:
-        """What came of the task: `solved` (bool), and other figures as JSON values."""
+        """What came of the task: `solved` (bool), and other figures as JSON values; `submission`: a diff handed in."""
         ...
 
 

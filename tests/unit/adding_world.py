@@ -54,6 +54,13 @@ class Adding:
         return {"solved": self._sum == 10}
 
 
+class Submitting(Adding):
+    """The same, and the sum is handed in."""
+
+    def score(self) -> Mapping[str, Any]:
+        return {**super().score(), "submission": f"the sum is {self._sum}"}
+
+
 def _endless() -> None:
     while True:
         pass
@@ -106,3 +113,10 @@ class Sums:
 
     def environments(self, *, limit: int | None = None, seed: int = 0) -> list[Adding]:
         return [Adding(i) for i in range(2)][:limit]
+
+
+class Submissions(Sums):
+    """Two tasks that hand something in."""
+
+    def environments(self, *, limit: int | None = None, seed: int = 0) -> list[Adding]:
+        return [Submitting(i) for i in range(2)][:limit]

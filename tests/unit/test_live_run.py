@@ -116,6 +116,13 @@ def test_scripted_calls_reach_the_goal(tiny: Path, sandbox: Sandbox) -> None:
     assert all(row.drift_tokens == 0 for row in own)
 
 
+def test_what_a_session_hands_in_is_kept(tiny: Path) -> None:
+    """Fails if the submission of a live session is lost: nobody could grade it."""
+    with Sandbox("adding_world:Submissions", {}, limit=1, seed=0, step_s=1.0) as handing_in:
+        _, taken = live(tiny, handing_in, [said(4)])
+    assert taken.source["submission"] == "the sum is 4"
+
+
 def heard(taken: Rollout) -> list[str]:
     """What the model is told after its first prompt."""
     return [message.content for message in taken.messages if message.role in ("user", "tool")][1:]

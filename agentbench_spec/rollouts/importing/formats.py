@@ -21,6 +21,7 @@ from agentbench_spec.rollouts.importing.draft import Draft, labels_of
 from agentbench_spec.rollouts.importing.exchanges.folding import requests
 from agentbench_spec.rollouts.importing.jsontext import jsonable, without_nulls, without_surrogates
 from agentbench_spec.rollouts.importing.notes import Notes, RowFault
+from agentbench_spec.rollouts.importing.submissions import submission_of
 
 __all__ = ["FORMATS", "check_format", "convert_row", "instance_of"]
 
@@ -116,7 +117,8 @@ def convert_row(
         name = id or instance_of(value)
         if not name:
             raise RowFault("id", "the row has no name of its own; pass one")
-        source = {"format": found, **(source or {})}
+        submitted = submission_of(value)
+        source = {"format": found, **(source or {}), **({"submission": submitted} if submitted else {})}
         return draft.finish(name=name, workload=workload, source=source, also=notes, row=value)
     except RecursionError as error:
         raise RowFault(None, "is nested too deeply to be read") from error

@@ -11,16 +11,13 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ContractError, MeasurementError
-from agentbench_spec.results.folder import completed_rollouts
+from agentbench_spec.results.folder import LIVE, completed_rollouts
 from agentbench_spec.results.writer import RunWriter, refuse_early
 from agentbench_spec.rollout import Message, Rollout, read_rollouts, write_rollouts
 from agentbench_spec.runs.execute import Bench, Outcome, measure
 from agentbench_spec.runs.live.sandbox import Sandbox, Task
 from agentbench_spec.runs.live.trajectory import LiveReplayer
 from agentbench_spec.runs.setup import Tell
-
-TAKEN = "live.jsonl"
-"""The sessions that were taken, as rollouts; replayed with decode.mode=forced they give the same τ."""
 
 
 def run_live(
@@ -88,7 +85,7 @@ def _facts(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def _walk_all(writer: RunWriter, replayer: LiveReplayer, tasks: Sequence[Task], tell: Tell, *, rounds: bool) -> None:
-    taken = _Taken(writer.folder / TAKEN, writer.completed)
+    taken = _Taken(writer.folder / LIVE, writer.completed)
     turns = completed_rollouts(writer.folder)
     first = 0
     for number, task in enumerate(tasks, 1):

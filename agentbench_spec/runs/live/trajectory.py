@@ -172,7 +172,10 @@ class LiveReplayer:
         return "turns" if turn + 1 >= self.limits.turns else None
 
     def _solved(self) -> bool:
-        return bool(self.sandbox.score()["solved"])
+        score = self.sandbox.score()
+        if self.taken is not None and isinstance(score.get("submission"), str):
+            self.taken.source["submission"] = score["submission"]
+        return bool(score["solved"])
 
 
 def _alike(one: Spoken, other: Spoken) -> bool:
