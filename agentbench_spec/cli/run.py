@@ -153,6 +153,7 @@ def _way_to_resume(folder: Path) -> str:
 
 def _show(done: Outcome | ServedRun | Joined) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
+    from agentbench_spec.results.derived.tasks import task_line, tasks_by_drafter
     from agentbench_spec.results.machines.store import shown
     from agentbench_spec.results.summary import render, summary_dict
     from agentbench_spec.results.verdict import failed_drafters, reasons
@@ -160,6 +161,8 @@ def _show(done: Outcome | ServedRun | Joined) -> None:
     for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
         say(line)
     console.print(render(done.summary))
+    if tasks := task_line(tasks_by_drafter(done.rows)):
+        say(tasks)
     for reason in reasons(done.rows):
         say(reason, "yellow")
     for note in done.notes[:_MOST_NOTES]:

@@ -171,29 +171,30 @@ def lossless_grid(summary: Summary) -> Grid:
     )
 
 
-def calls_grid(summary: Summary) -> Grid | None:
-    """Tool calls in the outputs, by drafter; None if not one was judged."""
+def calls_grid(summary: Summary, *, live: bool = False) -> Grid | None:
+    """Tool calls in the outputs, by drafter; None if not one was judged. live: held against plain decoding's."""
     judged = [(own.drafter, own.calls) for own in summary.drafters if own.calls is not None]
     if not judged:
         return None
+    against = "plain decoding" if live else "the record"
     rows = tuple(
         (
             word(drafter),
             number(calls.call_valid[1], 0),
-            *(_of(part) for part in (calls.call_valid, calls.call_known, calls.call_args_valid, calls.call_same)),
+            *(of_judged(part) for part in (calls.call_valid, calls.call_known, calls.call_args_valid, calls.call_same)),
         )
         for drafter, calls in judged
     )
     meaning = (
         "Turns with tools, loops included. Readable: every call that the output means to make can be parsed. Known: it "
         "names a tool in force. Arguments fit: they are what the tool's schema asks for. Same: the calls are those of "
-        "the record, names and arguments in order, over the turns in which either makes one."
+        f"{against}, names and arguments in order, over the turns in which either makes one."
     )
-    columns = ("drafter", "turns that call", "readable", "known", "arguments fit", "same as the record")
+    columns = ("drafter", "turns that call", "readable", "known", "arguments fit", f"same as {against}")
     return Grid("Tool calls in the outputs", columns, rows, (meaning,))
 
 
-def _of(part: tuple[int, int]) -> Cell:
+def of_judged(part: tuple[int, int]) -> Cell:
     """ "12 of 36 (33 %)", or nothing."""
     holds, judged = part
     return Cell(f"{holds} of {judged} ({100 * holds / judged:.0f} %)", holds / judged) if judged else Cell(NOTHING)

@@ -29,6 +29,7 @@ from agentbench_spec.report.grids import (
     size,
     summary_grid,
 )
+from agentbench_spec.report.live_grids import live_grids
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.report.plots.canvas import theme_css
 from agentbench_spec.results.clock_checks import TapsCost, clock_lines
@@ -77,6 +78,7 @@ class Section:
     conditions: tuple[Fact, ...]
     summary: Grid
     notes: tuple[str, ...]
+    live: tuple[Grid, ...]
     panels: tuple[Panel, ...]
     excluded: Grid | None
     lossless: Grid
@@ -166,11 +168,12 @@ def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence
         conditions=tuple(_conditions(manifest, rows)),
         summary=summary_grid(summary),
         notes=(*clock_lines(rows), *notes(summary), *map(str, manifest.get("notes") or ())),
+        live=live_grids(rows),
         panels=_panels(draw_all(rows), f"{anchor}-"),
         excluded=excluded_grid(rows),
         lossless=lossless_grid(summary),
         divergences=divergence_grid(rows),
-        calls=calls_grid(summary),
+        calls=calls_grid(summary, live=rows[0].history_mode == "live"),
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False),
     )
 

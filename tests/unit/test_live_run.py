@@ -172,6 +172,8 @@ def test_a_live_run_and_its_forced_replay(tiny: Path, tmp_path: Path) -> None:
     """Fails if the session that is written is not the one that was taken: tau of its forced replay must be the same."""
     done = replay(tiny, NAME, tmp_path / "live", "--live", "--set", "live.turns=3")
     assert done.code == 0, done.err
+    assert "tasks solved: 0 of 2, in " in done.err
+    assert call("report", tmp_path / "live").code == 0
     rows = rows_of(tmp_path / "live")
     assert {row.rollout for row in rows} == {"adding/0", "adding/1"} and {row.workload for row in rows} == {"sums"}
     assert all(row.history_mode == "live" and row.status == "ok" for row in rows)
