@@ -20,6 +20,7 @@ from agentbench_spec.cli.reproduction import reproduce
 from agentbench_spec.cli.rollout_files import build, import_, validate
 from agentbench_spec.cli.rollout_stats import stats
 from agentbench_spec.cli.run import run
+from agentbench_spec.cli.serve import serve
 from agentbench_spec.cli.training import train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, help=__doc__)
@@ -27,6 +28,7 @@ rollouts_app = typer.Typer(no_args_is_help=True, help="Build, import, check and 
 
 for name, verb in {
     "run": run,
+    "serve": serve,
     "reproduce": reproduce,
     "merge": merge,
     "compare": compare,

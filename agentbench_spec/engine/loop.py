@@ -9,7 +9,7 @@ anchor ──► propose ──► verify ──► accept ──► observe ─
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,11 +29,18 @@ __all__ = ["Turn", "accept", "decode", "step"]
 
 @torch.inference_mode()
 def decode(
-    target: Target, drafter: Drafter, turns: Sequence[Turn | None], limits: Limits, sampler: RowSampler, clock: Clock
+    target: Target,
+    drafter: Drafter,
+    turns: Sequence[Turn | None],
+    limits: Limits,
+    sampler: RowSampler,
+    clock: Clock,
+    after_round: Callable[[], None] = lambda: None,
 ) -> None:
     """Decode every turn to its end, in place. turns[row] is the turn of each engine row; None: an idle row.
 
-    Raises ContractError if the drafter's proposal breaks its contract, MeasurementError if only some turns are forced.
+    after_round: hears that a round is over, inside the clock. Raises what it raises, ContractError if the drafter's
+    proposal breaks its contract, MeasurementError if only some turns are forced.
     """
     live = [turn for turn in turns if turn is not None]
     if len({turn.reference is None for turn in live}) > 1:
@@ -42,6 +49,7 @@ def decode(
         begun.end(limits)  # a turn may end on its prefill token: no round, no τ
     while any(turn.stop_reason is None for turn in live):
         step(target, drafter, turns, limits, sampler, clock)
+        after_round()
 
 
 @torch.inference_mode()

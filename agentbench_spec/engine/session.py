@@ -101,9 +101,11 @@ class Session:
         sampler: RowSampler,
         clock: Clock,
         reference: Sequence[int] | None = None,
+        heard: Callable[[Turn], None] = lambda turn: None,
     ) -> tuple[Turn, Times, int]:
         """Decode one turn with one drafter from the state the last prefill left, and put that state back.
 
+        heard: gets the turn after every round; what it raises ends the turn, and the next prefill takes the rest back.
         Returns the finished turn, its times, and the drafter's state in bytes at the turn's end.
         """
         position = len(self._text) - 1
@@ -113,7 +115,7 @@ class Session:
         turns[self._row] = turn
         try:
             clock.begin()
-            decode(self._target, drafter, turns, limits, sampler, clock)
+            decode(self._target, drafter, turns, limits, sampler, clock, lambda: heard(turn))
             times = clock.end()
             state_bytes = drafter.state_bytes(self._row)
             drafter.truncate(self._row, position)

@@ -27,7 +27,7 @@ def _tasks_grid(found: Sequence[DrafterTasks], *, greedy: bool) -> Grid:
     lines = tuple(
         (
             word(own.drafter),
-            of_judged((own.solved, len(own.tasks))),
+            of_judged(own.solved),
             number(own.turns, 1),
             number(own.tokens, 0),
             of_judged(own.calls),
@@ -38,15 +38,20 @@ def _tasks_grid(found: Sequence[DrafterTasks], *, greedy: bool) -> Grid:
         )
         for own in found
     )
-    notes = [
-        "The calls of plain decoding are carried out, and every drafter decodes each turn from the same state: tasks, "
-        "turns and what was solved are those of one trajectory. Speed-up: seconds of plain decoding over the "
-        "drafter's, prefill and ingest included, summed over the tasks that both were timed in; intervals leave out "
-        "one task at a time.",
-        *([] if greedy else ["Outputs are drawn at random, so seconds of a task differ by what was said, too."]),
-    ]
+    plain = any(own.drafter == BASELINE for own in found)
+    notes = [_OF_ONE_TRAJECTORY if plain else _OF_CLIENTS]
+    notes += [] if greedy else ["Outputs are drawn at random, so seconds of a task differ by what was said, too."]
     notes += [f"{own.drafter}: {_ends(own)}." for own in found if own.drafter == BASELINE]
     return Grid("Tasks by drafter", columns, lines, tuple(notes))
+
+
+_OF_ONE_TRAJECTORY = (
+    "The calls of plain decoding are carried out, and every drafter decodes each turn from the same state: tasks, "
+    "turns and what was solved are those of one trajectory. Speed-up: seconds of plain decoding over the drafter's, "
+    "prefill and ingest included, summed over the tasks that both were timed in; intervals leave one task out at a "
+    "time."
+)
+_OF_CLIENTS = "A task is a session of a client, who alone knows whether it was solved, and what its tools took."
 
 
 def _ends(own: DrafterTasks) -> str:
@@ -69,11 +74,15 @@ def _what_came(task: Task) -> tuple[Cell, ...]:
     return (
         word(task.name),
         word(task.ended, "bad" if task.ended == "error" else ""),
-        word("yes" if task.solved else "no", "good" if task.solved else ""),
+        _verdict(task.solved),
         number(task.turns, 0),
         number(task.tokens, 0),
         number(task.env_s),
     )
+
+
+def _verdict(solved: bool | None) -> Cell:
+    return word(None if solved is None else "yes" if solved else "no", "good" if solved else "")
 
 
 def _wall(task: Task | None) -> Cell:

@@ -3,7 +3,7 @@
 manifest.json    written first: settings, versions, machine, data; one entry in `resumes` for every resume
 turns.jsonl      one line a (rollout, turn, drafter); all rows of a turn are written and synced together
 rounds.jsonl     one line a round, only if asked for
-live.jsonl       the sessions of a live run as rollouts, each written when it is complete
+live.jsonl       the sessions of a live or served run as rollouts
 rollouts.jsonl   one line a rollout that is complete; a rollout without a line here is decoded again
 turns.parquet    turns.jsonl with typed columns, written when the run ends
 summary.json     the figures of the table on screen, written when the run ends

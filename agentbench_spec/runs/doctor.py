@@ -19,6 +19,7 @@ _OPTIONAL = {
     "ray": "pip install 'agentbench-spec[ray]'",
     "simpy": "pip install 'agentbench-spec[fleet]'",
     "swebench": "pip install --no-deps swebench==5.0.2",
+    "uvicorn": "pip install 'agentbench-spec[serve]'",
 }
 """Import name -> what installs it. Only looked for, never imported."""
 

@@ -130,6 +130,15 @@ class Counting(Repeat):
         Counting.asked += 1
 
 
+class ShortSighted(Repeat):
+    """Fails on any text of more than 300 tokens."""
+
+    def propose_one(self, row: int, text: Sequence[int], k: int) -> list[int]:
+        if len(text) > 300:
+            raise RuntimeError("too long for me")
+        return super().propose_one(row, text, k)
+
+
 class Hoarder(Repeat):
     """Says that it keeps more than any machine has."""
 
@@ -161,6 +170,10 @@ def quits_at_once() -> SequenceDrafter:
 
 def counting() -> SequenceDrafter:
     return Counting("counting")
+
+
+def short_sighted() -> SequenceDrafter:
+    return ShortSighted("short_sighted")
 
 
 def hoarder() -> SequenceDrafter:

@@ -64,7 +64,7 @@ def test_tasks_are_counted_and_timed_whole() -> None:
     ]
     assert [task.wall_s for task in own.tasks] == pytest.approx([2 * NGRAM_S, 3 * NGRAM_S, NGRAM_S])
     assert [task.env_s for task in own.tasks] == pytest.approx([2 * ENV_S, 3 * ENV_S, ENV_S])
-    assert (own.solved, own.turns, own.calls) == (1, 2.0, (6, 6))
+    assert (own.solved, own.turns, own.calls) == ((1, 3), 2.0, (6, 6))
     assert own.wall_s == pytest.approx(2 * NGRAM_S) and own.env_s == pytest.approx(2 * ENV_S)
     assert task_line([of(three_tasks(), "none")]) == (
         "tasks solved: 1 of 3, in 2.0 turns on average (1 done, 1 loop, 1 context); the environment took 0.72 s a task"
@@ -111,3 +111,14 @@ def test_tau_is_told_by_live_turn() -> None:
         ["2", "2", "1,200", "1.00", "3.00"],
         ["3", "1", "1,800", "1.00", "3.00"],
     ]
+
+
+def test_sessions_that_nobody_judged_are_not_failures(tmp_path: Path) -> None:
+    """Fails if the requests of a client, or a run that was killed, count as tasks that were not solved."""
+    served = [row for row in (*live_turn("a", 0), *live_turn("b", 0)) if row.drafter == "ngram"]
+    assert of(served, "ngram").solved == (0, 0)
+    tasks, each, _ = live_grids(served)
+    assert tasks.rows[0][1].text == each.rows[0][2].text == "–"
+    assert "who alone knows whether it was solved" in tasks.notes[0]
+    served[-1].ended = "error"
+    assert of(served, "ngram").solved == (0, 1)

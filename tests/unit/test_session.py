@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, Span
-from agentbench_spec.engine.rounds import Limits
+from agentbench_spec.engine.rounds import Limits, Turn
 from agentbench_spec.engine.sampling import GREEDY
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
@@ -119,6 +119,27 @@ def test_decoding_puts_the_state_back() -> None:
         outputs.append(turn.output)
         assert target.lengths == [len(PROMPT)] and book.pages[0] == before
     assert outputs == [greedy_text(toy_target(), PROMPT, 9)[len(PROMPT) :]] * 3
+
+
+def test_a_turn_that_is_ended_from_outside_leaves_nothing_behind() -> None:
+    """Fails if what a turn said until then is in the context of the next one."""
+    target, book = toy_target(), Notebook()
+    session = Session(target, {"book": book})
+    session.prefill(PROMPT, argmax)
+
+    def leave(turn: Turn) -> None:
+        if len(turn.rounds) == 2:
+            raise MeasurementError("nobody listens")
+
+    decoding = Limits(3, 9), row_sampler(target, GREEDY), Clock(target.info.device)
+    with pytest.raises(MeasurementError, match="nobody listens"):
+        session.decode("book", *decoding, heard=leave)
+    assert len(book.pages[0]) > len(PROMPT), "the control: there was something to leave behind"
+    longer = [*PROMPT, 5]
+    done = session.prefill(longer, argmax)
+    assert book.pages[0] == list(zip(longer, [*longer[1:], done.anchor], strict=True))
+    turn, _, _ = session.decode("book", *decoding)
+    assert [*longer, *turn.output] == greedy_text(toy_target(), longer, 9)
 
 
 def test_cold_and_kept_prefixes_say_the_same() -> None:

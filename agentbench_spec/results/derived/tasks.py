@@ -33,8 +33,8 @@ class Task:
     """Prefill, ingest and decoding of all turns; None where one of them was not measured."""
     env_s: float | None
     """What the environment took; None where a turn does not tell."""
-    solved: bool
-    """False also where the session ended in an error before anybody could tell."""
+    solved: bool | None
+    """False also where the session ended in an error before anybody could tell; None where nobody judged it."""
     ended: str | None
 
 
@@ -61,9 +61,10 @@ class DrafterTasks:
     """The model's and the environment's: what a user waits."""
 
     @property
-    def solved(self) -> int:
-        """Tasks that were solved."""
-        return sum(task.solved for task in self.tasks)
+    def solved(self) -> tuple[int, int]:
+        """(tasks that were solved, tasks that were judged)."""
+        judged = [task.solved for task in self.tasks if task.solved is not None]
+        return sum(judged), len(judged)
 
     @property
     def turns(self) -> float:
@@ -116,7 +117,7 @@ def task_line(found: Sequence[DrafterTasks]) -> str | None:
         return None
     ends = ", ".join(f"{count} {how}" for how, count in own.ends.items())
     took = "" if own.env_s is None else f"; the environment took {own.env_s:.2f} s a task"
-    return f"tasks solved: {own.solved} of {len(own.tasks)}, in {own.turns:.1f} turns on average ({ends}){took}"
+    return f"tasks solved: {own.solved[0]} of {own.solved[1]}, in {own.turns:.1f} turns on average ({ends}){took}"
 
 
 def _tasks(rows: Iterable[TurnRow]) -> dict[_Name, Task]:
@@ -136,7 +137,7 @@ def _task(name: _Name, rows: Sequence[TurnRow]) -> Task:
         tokens=sum(row.output_tokens or 0 for row in taken),
         wall_s=_sum(e2e_s(row) for row in taken),
         env_s=_sum(row.env_s for row in taken),
-        solved=bool(last.solved),
+        solved=False if last.ended == "error" else last.solved,
         ended=last.ended,
     )
 
