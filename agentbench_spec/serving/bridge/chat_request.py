@@ -210,7 +210,8 @@ def read_message(value: Any, where: str) -> Message:
         content=_text(value.get("content"), f"{where}.content"),
         tool_calls=_calls(calls, f"{where}.tool_calls"),
         reasoning=thought or None,
-        **texts,
+        name=texts["name"],
+        tool_call_id=texts["tool_call_id"],
     )
 
 
