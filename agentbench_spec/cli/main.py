@@ -13,6 +13,7 @@ import typer
 
 from agentbench_spec.cli.conform import check
 from agentbench_spec.cli.fleet_plan import plan_fleet
+from agentbench_spec.cli.geometry import geometry
 from agentbench_spec.cli.grading import swebench_predictions
 from agentbench_spec.cli.joining import merge
 from agentbench_spec.cli.look import compare, doctor, export, list_, report
@@ -45,6 +46,10 @@ for name, verb in {
 app.add_typer(rollouts_app, name="rollouts")
 for name, verb in {"build": build, "import": import_, "validate": validate, "stats": stats}.items():
     rollouts_app.command(name)(verb)
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed alone, with nothing downloaded.")
+app.add_typer(bench_app, name="bench")
+bench_app.command("geometry")(geometry)
 
 
 def _tell_version(asked: bool) -> None:

@@ -204,6 +204,11 @@ class Target:
         """Forget positions >= length of `row`: free, and undone by nothing but evaluating them again."""
         self.lengths[row] = min(self.lengths[row], length)
 
+    def close(self) -> None:
+        """Take the hooks off the model, so that another Target may wrap it; this one is of no more use."""
+        for handle in self._hooks.handles:
+            handle.remove()
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights read per decode step: an embedding tied to the head once, an untied one (a look-up) not."""
@@ -226,10 +231,9 @@ class _TapHooks:
         self.wanted: Collection[int] = ()
         self._kept: dict[int, Tensor] = {}
         self._last = num_layers - 1
-        model.get_input_embeddings().register_forward_hook(self._keeper(EMBEDDING))  # type: ignore[operator]
-        for index, layer in enumerate(layers[: self._last]):
-            layer.register_forward_hook(self._keeper(index))
-        norm.register_forward_hook(self._keeper(self._last))  # the last layer's state is taken after the final norm
+        # the last layer's state is taken after the final norm
+        places = [model.get_input_embeddings(), *layers[: self._last], norm]  # type: ignore[operator]
+        self.handles = [place.register_forward_hook(self._keeper(i)) for i, place in enumerate(places, EMBEDDING)]
 
     def _keeper(self, layer: int) -> Any:
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:

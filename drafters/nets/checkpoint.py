@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from agentbench_spec.drafting import ConfigError, TargetInfo, hub_said
 
+from .. import random_weights
 from .qwen3 import Geometry
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -26,6 +27,7 @@ _WEIGHTS = (
     "model.safetensors",
     "pytorch_model.bin.index.json",
     "pytorch_model.bin",
+    random_weights.FILE,
 )
 _WEIGHT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -98,26 +100,32 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def tensors_of(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(folder: Path, device: torch.device | str = "cpu") -> Iterator[tuple[str, Tensor]]:
     """Every (name, tensor) of a checkpoint folder: safetensors or .bin, in one file or sharded by an index.
 
-    `.bin` files are read with weights_only=True. Raises ConfigError if there are no weights, or a shard is missing or
-    damaged.
+    `.bin` files are read with weights_only=True; those of a file are on the CPU, random ones are made on `device`.
+    Raises ConfigError if there are no weights, or a shard is missing or damaged.
     """
     for path in shard_paths(folder):
-        yield from (_safetensors(path) if path.suffix == ".safetensors" else pickled(path).items())
+        if path.name == random_weights.FILE:
+            yield from random_weights.made(path, device)
+        else:
+            yield from (_safetensors(path) if path.suffix == ".safetensors" else pickled(path).items())
 
 
 def tensor_names(folder: Path) -> set[str]:
     """The names of a checkpoint folder's tensors. Raises ConfigError as `tensors_of` does."""
-    names: set[str] = set()
-    for path in shard_paths(folder):
-        if path.suffix == ".safetensors":
-            with open_safetensors(path) as file:
-                names.update(file.keys())
-        else:
-            names.update(pickled(path))
-    return names
+    return {name for path in shard_paths(folder) for name in shapes_in(path)}
+
+
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of one weight file; weights are not read. Raises ConfigError if it is damaged."""
+    if path.name == random_weights.FILE:
+        return random_weights.shapes_in(path)
+    if path.suffix == ".safetensors":
+        with open_safetensors(path) as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return {name: tuple(tensor.shape) for name, tensor in pickled(path, "meta").items()}
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -198,7 +206,7 @@ def load_strictly(
         net = make()
     expected: dict[str, Tensor] = dict(net.state_dict())
     state: dict[str, Tensor] = {}
-    for file_name, tensor in tensors_of(checkpoint.fetch()):
+    for file_name, tensor in tensors_of(checkpoint.fetch(), device):
         name = rename(file_name)
         if name is None or (name not in expected and _is_tolerated(file_name, tolerated)):
             continue

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from agentbench_spec.drafting import ConfigError
 
-from .checkpoint import Checkpoint, open_safetensors, pickled, shard_paths
+from .checkpoint import Checkpoint, shapes_in, shard_paths
 from .qwen3 import (
     Geometry,
     layer_ids,
@@ -220,25 +220,18 @@ def rename(name: str) -> str | None:
 
 def read_names(folder: Path) -> list[str]:
     """The tensor names of a checkpoint folder as the file has them; weights are not read."""
-    return [name for path in shard_paths(folder) for name in _shapes_in(path)]
+    return [name for path in shard_paths(folder) for name in shapes_in(path)]
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Renamed tensor name -> shape for every tensor of a checkpoint folder; weights are not read."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in shard_paths(folder):
-        for name, shape in _shapes_in(path).items():
+        for name, shape in shapes_in(path).items():
             known = rename(name)
             if known is not None:
                 shapes[known] = shape
     return shapes
-
-
-def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
-    if path.suffix == ".safetensors":
-        with open_safetensors(path) as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    return {name: tuple(tensor.shape) for name, tensor in pickled(path, "meta").items()}
 
 
 def infer_shape(config: Eagle3Config, shapes: Shapes) -> Eagle3Shape:

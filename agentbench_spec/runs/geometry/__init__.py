@@ -1,0 +1,1 @@
+"""Speed of a published geometry with random weights, for where no checkpoint can be had."""
