@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from agentbench_spec.rollouts.environments import LiveWorkload as LiveWorkload
     from agentbench_spec.rollouts.importing import import_rollouts as import_rollouts
     from agentbench_spec.rollouts.sizes import validate_rollouts as validate_rollouts
+    from agentbench_spec.runs.scale.planning import plan as plan
+    from agentbench_spec.runs.scale.planning import plan_fleet as plan_fleet
 
 _HOMES = {
     "api": (
@@ -70,6 +72,7 @@ _HOMES = {
     "rollouts.environments": ("Environment", "LiveWorkload"),
     "rollouts.importing": ("import_rollouts",),
     "rollouts.sizes": ("validate_rollouts",),
+    "runs.scale.planning": ("plan", "plan_fleet"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 

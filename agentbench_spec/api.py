@@ -182,6 +182,7 @@ def reproduce_table(
     concurrency: Sequence[int] = (),
     settings: Sequence[str] = (),
     presets: PathLike | None = None,
+    on: str | None = None,
     tell: Tell | None = None,
 ) -> Reproduced:
     """Run, or reuse, what a table of the DLite paper needs; write table, figures and page to `out`.
@@ -202,6 +203,7 @@ def reproduce_table(
         assignments=settings,
         presets=Path(presets) if presets is not None else None,
         results=Path(results),
+        on=on,
     )
     done = reproduce(table, request, tell or _quiet)
     write_everything(done, Path(out) if out is not None else table_folder(Path(results), done.plan))

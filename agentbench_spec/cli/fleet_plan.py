@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,8 @@ from agentbench_spec.cli.console import console, last_line, plain_table, say, ve
 from agentbench_spec.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentbench_spec.results.throughput.pass_rows import ThroughputRow
-    from agentbench_spec.runs.scale.fleet import Asked, Need, PassCheck
+    from agentbench_spec.runs.scale.fleet import PassCheck
+    from agentbench_spec.runs.scale.planning import FleetPlan
 
 
 @verb
@@ -36,51 +35,26 @@ def plan_fleet(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sessions.")] = 0,
 ) -> None:
     """How many GPUs serve so many agent sessions with each method, and what each method saves: an estimate."""
-    _refuse(turn_rate=turn_rate, first_token_s=first_token_s, gpu_hour=gpu_hour, gpu_memory_gb=gpu_memory_gb)
-    from agentbench_spec.results.folder import read_turns
-    from agentbench_spec.results.machines.store import reading
-    from agentbench_spec.runs.scale.fleet import Asked, by_context, check_passes, needs, with_mix
-    from agentbench_spec.runs.scale.service import services_of
+    from agentbench_spec.runs.scale.planning import plan_fleet as planned
 
-    manifest, rows = read_turns(reading(run), lenient=True)
-    passes = _passes(batches, manifest)
-    services = services_of(rows, passes)
-    if mix:
-        services = with_mix(services, _mix(mix))
-    memory = int(gpu_memory_gb * 1e9) if gpu_memory_gb else _memory(manifest)
-    weights = int((manifest.get("card") or {}).get("weight_bytes") or 0)
-    asked = Asked(sessions, 60 / turn_rate, first_token_s, gpu_hour, memory, weights, seed)
-    found, contexts, checked = needs(services, asked), by_context(services), check_passes(passes)
-    console.print(_table(found, asked))
-    console.print(_contexts(contexts, [need.method for need in found]))
-    for line in _notes(found, asked, checked, batches):
+    found = planned(
+        run,
+        sessions=sessions,
+        turn_rate=turn_rate,
+        batches=batches,
+        mix=_mix(mix) if mix else None,
+        first_token_s=first_token_s,
+        gpu_hour=gpu_hour,
+        gpu_memory_gb=gpu_memory_gb,
+        seed=seed,
+    )
+    console.print(_table(found))
+    console.print(_contexts(found.contexts, [need.method for need in found.needs]))
+    if found.checked:
+        console.print(_checks(found.checked))
+    for line in _notes(found, batches):
         say(line)
-    plain = [asdict(need) for need in found]
-    checks = [{**asdict(own), "inside": own.inside} for own in checked]
-    last_line({"asked": asdict(asked), "needs": plain, "contexts": contexts, "checked": checks})
-
-
-def _refuse(**numbers: float | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: expected a number above 0")
-
-
-def _passes(batches: Path | None, manifest: dict[str, Any]) -> Sequence[ThroughputRow]:
-    """Raises ConfigError if the throughput run is none, or of another target."""
-    if batches is None:
-        return ()
-    from agentbench_spec.results.folder import read_manifest
-    from agentbench_spec.results.throughput.pass_rows import read_rows
-
-    own = read_manifest(batches)
-    passes = read_rows(batches)
-    if not passes:
-        raise ConfigError(f"--batches {batches}: no passes of a throughput run; make one with `reproduce table4`")
-    sources = [((each.get("settings") or {}).get("target") or {}).get("source") for each in (manifest, own)]
-    if sources[0] != sources[1]:
-        raise ConfigError(f"--batches {batches}: measured with {sources[1]}, and the run with {sources[0]}")
-    return passes
+    last_line(found.as_dict())
 
 
 def _mix(text: str) -> dict[str, float]:
@@ -90,25 +64,18 @@ def _mix(text: str) -> dict[str, float]:
         try:
             found[name.strip()] = float(number)
         except ValueError:
-            found[name.strip()] = -1.0
-        if not 0 <= found[name.strip()] < float("inf") or not name.strip():
-            raise ConfigError(f"--mix {part.strip()!r}: expected CONTEXT=SHARE, such as '4K-8K=0.7,16K-32K=0.3'")
-    if not sum(found.values()):
-        raise ConfigError("--mix: all shares are 0")
+            raise ConfigError(
+                f"--mix {part.strip()!r}: expected CONTEXT=SHARE, such as '4K-8K=0.7,16K-32K=0.3'"
+            ) from None
     return found
 
 
-def _memory(manifest: dict[str, Any]) -> int | None:
-    gpus = (manifest.get("host") or {}).get("gpus") or []
-    return int(gpus[0]["memory_bytes"]) if gpus and gpus[0].get("memory_bytes") else None
-
-
-def _table(found: Sequence[Need], asked: Asked) -> Table:
+def _table(found: FleetPlan) -> Table:
     table = plain_table("method")
     headings = ["GPUs [95 %]", "sessions\na GPU", "tokens/s", "first token\np50 / p95", "GPU s\na turn", "saves [95 %]"]
-    for heading in headings + (["cost\nan hour"] if asked.gpu_hour else []):
+    for heading in headings + (["cost\nan hour"] if found.asked.gpu_hour else []):
         table.add_column(heading, justify="right")
-    for own in found:
+    for own in found.needs:
         cells = [
             "-" if own.gpus is None else f"{own.gpus}{_spread(own.gpus_low, own.gpus_high)}",
             str(own.sessions_per_gpu or "-"),
@@ -117,7 +84,7 @@ def _table(found: Sequence[Need], asked: Asked) -> Table:
             f"{own.turn_s:.2f}",
             "" if own.saves is None else f"{own.saves:.0%}{_shares(own.saves_low, own.saves_high)}",
         ]
-        cells += [_number(own.cost_per_hour)] if asked.gpu_hour else []
+        cells += [_number(own.cost_per_hour)] if found.asked.gpu_hour else []
         table.add_row(Text(own.method), *cells)
     return table
 
@@ -133,24 +100,46 @@ def _contexts(contexts: Sequence[dict[str, Any]], methods: Sequence[str]) -> Tab
     return table
 
 
-def _notes(found: Sequence[Need], asked: Asked, checked: Sequence[PassCheck], batches: Path | None) -> Iterator[str]:
+def _checks(checked: Sequence[PassCheck]) -> Table:
+    """Measured points beside their simulation: from the steps of all points, and from those of the others alone."""
+    table = plain_table("checked, tokens/s")
+    for heading in ("rows", "measured [95 %]", "simulated", "foretold"):
+        table.add_column(heading, justify="right")
+    for own in checked:
+        spread = "" if own.low is None or own.high is None else f" [{own.low:.1f}, {own.high:.1f}]"
+        simulated = (_number(value, ".1f") for value in (own.simulated, own.foretold))
+        table.add_row(Text(own.method), str(own.concurrency), f"{own.measured:.1f}{spread}", *simulated)
+    return table
+
+
+def _notes(found: FleetPlan, batches: Path | None) -> Iterator[str]:
     yield "an estimate: sessions stay on their GPU and keep their prefix there; nothing fails, load is spread evenly"
     if batches is None:
         yield "no batches were measured (--batches): every GPU serves one turn at a time, which a server need not"
     else:
-        alone = [need.method for need in found if need.batch == 1]
+        alone = [need.method for need in found.needs if need.batch == 1]
         if alone:
             yield f"{', '.join(alone)}: no batches measured, one turn at a time"
-    if checked:
-        inside = sum(own.inside for own in checked)
-        yield f"checked: {inside} of {len(checked)} measured points are simulated within their interval"
-    for need in found:
+    if found.checked:
+        yield _verdict(found.checked)
+    for need in found.needs:
         if need.gpus is None:
             yield f"{need.method}: not even one session a GPU is served as asked; {need.bound_by} is short"
         elif need.bound_by == "memory":
             yield f"{need.method}: memory, not time, bounds the sessions of a GPU"
-    if asked.memory_bytes is None:
+    if found.asked.memory_bytes is None:
         yield "the run names no GPU: memory bounds nothing (--gpu-memory-gb)"
+
+
+def _verdict(checked: Sequence[PassCheck]) -> str:
+    inside = sum(own.inside for own in checked)
+    said = (
+        f"checked: {inside} of {len(checked)} measured points are simulated within their interval, from their own steps"
+    )
+    foretold = [own.foretold / own.measured - 1 for own in checked if own.foretold is not None]
+    if not foretold:
+        return f"{said}; none lies between two others, so that none is foretold from them"
+    return f"{said}; foretold from the other points: off by {min(foretold):+.0%} to {max(foretold):+.0%}"
 
 
 def _spread(low: int | None, high: int | None) -> str:

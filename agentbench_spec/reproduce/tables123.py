@@ -14,7 +14,7 @@ from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.reproduce.figure1b import fall_table
 from agentbench_spec.reproduce.ksweep import sweep_plots, sweep_tables
 from agentbench_spec.reproduce.missing import Failures, missing_lines
-from agentbench_spec.reproduce.plan import Plan, Request, plan
+from agentbench_spec.reproduce.plan import Plan, Request, check_spread, plan
 from agentbench_spec.reproduce.reuse import measured_run
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
@@ -49,6 +49,7 @@ def reproduce(name: str, request: Request, tell: Tell = lambda line: None) -> Re
 
         return Reproduced(*served_table4(name, request, request.servers, tell))
     wanted = plan(name, request)
+    check_spread(wanted, request)
     for line in (*wanted.settings_lines, *(f"not the preset's: {name}" for name in wanted.changed)):
         tell(line)
     if wanted.preset.arms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from rowkit import make_row
 from runkit import SMALL, call, replay, rows_of
 from safetensors.torch import save_file
 
+import agentbench_spec as ab
 from agentbench_spec.config import load_config
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.changes import WHOLE, bucket_of
@@ -148,6 +150,22 @@ def test_speeds_without_a_dry_run_are_refused(tiny: Path, rollouts: Path) -> Non
     """Fails if a run passes over speeds that it does not use."""
     done = call("run", "--target", tiny, "--workload", rollouts, "--speeds", "none=3")
     assert done.code == 2 and "--dry-run" in done.error
+
+
+def test_python_plans_what_the_command_does(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Fails if the two differ in a number, or a killed run is planned from its beginning."""
+    small = {"limit": 2, "max_turns": 2, "max_new_tokens": 8}
+    keywords: Any = {"target": tiny, "workload": rollouts, "drafters": "ngram", **small}
+    words = [word for name, value in small.items() for word in (f"--{name.replace('_', '-')}", value)]
+    told = call("run", "--target", tiny, "--workload", rollouts, "--drafter", "ngram", *words, "--dry-run").last
+    found = ab.plan(speeds=None, **keywords)
+    assert told["dry_run"] == json.loads(json.dumps(found.as_dict()))
+    run = ab.run(out=tmp_path / "run", **keywords)
+    assert ab.plan(begun=run.folder).forecast.rollouts == 0 and ab.plan(shard="1/2", **keywords).forecast.rollouts == 1
+    timed = ab.plan(speeds=run.folder, **keywords).forecast.methods["ngram"]
+    assert timed.recorded_s and timed.most_s and timed.source is None
+    with pytest.raises(ConfigError, match="unknown drafter"):
+        ab.plan(**(keywords | {"drafters": "ngam"}))
 
 
 def test_a_live_run_cannot_be_planned(tiny: Path) -> None:

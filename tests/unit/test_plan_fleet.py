@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from reportkit import timed, two_rollouts, write_run
 from runkit import call
 
+import agentbench_spec as ab
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.rows import TurnRow
@@ -241,6 +243,27 @@ def test_the_command_plans_from_a_recorded_run() -> None:
     assert found["ngram"]["saves"] > 0 and found["ngram"]["gpus"] <= found["none"]["gpus"]
     assert all(own["gpus_low"] <= own["gpus"] <= own["gpus_high"] for own in found.values())
     assert "an estimate" in done.err and "one turn at a time" in done.err
+
+
+def test_measured_points_stand_beside_their_simulation() -> None:
+    """Fails if a reader is told that points were checked and not what was measured and what came out."""
+    run = RESULTS / "recorded" / "bfcl-v3-smollm2-135m"
+    done = call("plan-fleet", run, "--sessions", 4, "--turn-rate", 0.2, "--batches", recorded())
+    assert done.code == 0, done.err
+    checked = {own["method"]: own for own in done.last["checked"]}
+    assert f"{checked['ngram']['measured']:.1f} [" in done.err and f"{checked['ngram']['simulated']:.1f}" in done.err
+    assert "7 of 7 measured points" in done.err and "none is foretold" in done.err
+
+
+def test_python_plans_what_the_command_does() -> None:
+    """Fails if the two differ in a number, or Python takes what the command refuses."""
+    run = RESULTS / "recorded" / "bfcl-v3-smollm2-135m"
+    done = call("plan-fleet", run, "--sessions", 4, "--turn-rate", 0.2, "--mix", "2K-4K=1")
+    found = ab.plan_fleet(ab.load(run), sessions=4, turn_rate=0.2, mix={"2K-4K": 1.0})
+    assert json.loads(json.dumps(found.as_dict())) == {name: done.last[name] for name in found.as_dict()}
+    for mistake in ({"turn_rate": 0.0}, {"sessions": 0}, {"mix": {"2K-4K": -1.0}}, {"gpu_hour": math.inf}):
+        with pytest.raises(ConfigError, match="expected"):
+            ab.plan_fleet(run, **({"sessions": 4, "turn_rate": 0.2} | mistake))
 
 
 def test_batches_of_another_target_are_refused(tmp_path: Path) -> None:
