@@ -176,12 +176,14 @@ class Drafter:
         """
         raise NotImplementedError
 
-    def truncate(self, row: int, length: int) -> None:
+    def truncate(self, row: int, length: int) -> int | None:
         """Forget positions >= length of `row`.
 
         What follows is `observe` from position `length`, or, where the cut goes back to the end of the last prefill,
-        `propose` with the same anchor: that cut must bring back all that a proposal there needs.
+        `propose` with the same anchor: that cut must bring back all that a proposal there needs. A drafter which no
+        longer holds that returns the position from which it is to observe the kept text again first; else None.
         """
+        return None
 
     def state_bytes(self, row: int) -> int:
         """Bytes held for `row` that grow with the text; 0 for a history-free drafter."""
@@ -272,9 +274,7 @@ class SequenceDrafter(Drafter):
         try:
             return [index(token) for token in guess]
         except TypeError as error:
-            raise ContractError(
-                f"{self.spec.name}: propose_one must return token ids (whole numbers): {error}"
-            ) from None
+            raise ContractError(f"{self.spec.name}: propose_one must return whole numbers: {error}") from None
 
     def truncate(self, row: int, length: int) -> None:
         if length < len(self._texts[row]):

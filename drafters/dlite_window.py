@@ -82,7 +82,7 @@ class DLiteWindowDrafter(DLiteDrafter):
         if span.hidden is None:
             raise ConfigError("dlite_window: the engine delivered no hidden states")
         device, hidden = span.hidden.device, span.hidden
-        self._context.lengths.advance(span)
+        self._context.advance(span)
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         last = (count - 1).clamp(min=0)
         newest = hidden[torch.arange(len(rows), device=device), last][:, self._slots]
@@ -105,7 +105,7 @@ class DLiteWindowDrafter(DLiteDrafter):
     @torch.inference_mode()
     def truncate(self, row: int, length: int) -> None:
         super().truncate(row, length)
-        self._context.lengths.truncate(row, length)
+        self._context.truncate(row, length)
 
     def state_bytes(self, row: int) -> int:
         """Keys and values of the window; older ones are kept only so that a turn can be thrown away."""

@@ -75,10 +75,10 @@ class HybridDrafter(Drafter):
         most = self._other.spec.max_tokens
         return self._other.propose(anchor, position, k if most is None else min(k, most))
 
-    def truncate(self, row: int, length: int) -> None:
-        """Forget positions >= length in both parts."""
-        for part in self._parts:
-            part.truncate(row, length)
+    def truncate(self, row: int, length: int) -> int | None:
+        """Forget positions >= length in both parts; both are shown again what either asks for."""
+        asked = [part.truncate(row, length) for part in self._parts]
+        return min((start for start in asked if start is not None), default=None)
 
     def state_bytes(self, row: int) -> int:
         """Bytes of both parts: the look-up's host memory and what the other one holds."""

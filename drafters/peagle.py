@@ -69,7 +69,7 @@ class PEagleDrafter(ContextDrafter):
         before, kept = self._ring.before(rows, start)
         paired = torch.cat((before[:, None], features[:, :-1]), 1).masked_fill(~counted[..., None], 0)
         pairs = (start[:, None] + offset - 1).clamp_min(0)
-        self._context.lengths.advance(span)
+        self._context.advance(span)
         memory = Committed(self._context, rows, pairs, counted & (kept[:, None] | (offset > 0)))
         self.net.run(span.input_ids[:, :n].masked_fill(~counted, 0), paired, self.net.rope(pairs), memory)
         self._ring.keep(rows, start, count, features)

@@ -144,8 +144,8 @@ class _Noting(Drafter):
         self.said = self._drafter.propose(anchor, position, k)
         return self.said
 
-    def truncate(self, row: int, length: int) -> None:
-        self._drafter.truncate(row, length)
+    def truncate(self, row: int, length: int) -> int | None:
+        return self._drafter.truncate(row, length)
 
 
 def sample(seat: Seat, drafter: _Noting, prefix: Sequence[int], k: int, sampling: Sampling) -> Sampled:

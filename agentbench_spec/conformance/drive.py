@@ -90,13 +90,15 @@ class Seat:
             kept = span.hidden[b, :count] if self.drafter.spec.hidden_scope == "all" else span.hidden[b]
             self._hidden[row][start:] = list(kept if len(kept) == count else kept.expand(count, -1, -1))
 
-    def truncate(self, row: int, length: int) -> None:
-        """Cut a row."""
+    def truncate(self, row: int, length: int) -> int | None:
+        """Cut a row; returns the position from which the drafter asks to observe it again, if it does."""
         held = max(len(self.texts[row]) - 1, 0)
         if length < held:
             self._cuts[row] = held, length
-        self.call(f"truncate(row {row}, length {length})", lambda: self.drafter.truncate(row, length))
+        what = f"truncate(row {row}, length {length})"
+        asked: int | None = self.call(what, lambda: self.drafter.truncate(row, length))
         del self.texts[row][length + 1 :], self._hidden[row][length:]
+        return asked
 
     def propose(self, k: int, *, idle: Sequence[int] = (), sampling: Sampling = GREEDY) -> list[Guess | None]:
         """Ask every row that is not idle, with its own anchor."""
@@ -225,10 +227,14 @@ class Driver(Seat):
             self._run(row, [start], [end - start], ids, after)
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget positions >= length of a row, everywhere."""
+        """Forget positions >= length of a row, everywhere, and show the text again from where a drafter asks for it."""
+        text = self.texts[row][: length + 1]
         self.target.truncate(row, length)
-        for seat in (self, *self.followers):
-            seat.truncate(row, length)
+        asked = [seat.truncate(row, length) for seat in (self, *self.followers)]
+        start = min((at for at in asked if at is not None), default=length)
+        if start < length:
+            ids, after = self._tensor([text[start:length]]), self._tensor([text[start + 1 :]])
+            self._run(row, [start], [length - start], ids, after)
 
     def empty(self, row: int) -> None:
         """Free a row, as an engine does whose request has ended: it has no text until it is filled anew."""

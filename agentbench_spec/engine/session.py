@@ -38,7 +38,7 @@ class Prefill:
     """First token of the turn, chosen from the prompt's last logits; shared by all decoders."""
     prefill_s: float = 0.0
     ingest_s: dict[str, float] = field(default_factory=dict)
-    """Seconds each drafter's observe of the new positions took."""
+    """Seconds each drafter's observe of the new positions took, and of what it had to be shown again."""
 
 
 class Session:
@@ -87,9 +87,10 @@ class Session:
         kept = max(common_prefix(self._text, prompt) - 1, 0)
         done = Prefill(len(prompt), len(prompt) - kept, kept, anchor=-1, ingest_s=dict.fromkeys(self._drafters, 0.0))
         self._text = list(prompt[:kept])  # what stands if anything below fails
-        self._cut(kept, done.ingest_s)
+        for name, start in self._cut(kept, done.ingest_s).items():
+            self._show_again(name, prompt, start, kept, done)
         for start in range(kept, len(prompt), self._chunk_tokens):
-            self._run_chunk(prompt, start, choose, done)
+            self._run_chunk(prompt, start, min(start + self._chunk_tokens, len(prompt)), choose, done, self.taking_part)
         self._text = [*prompt, done.anchor]
         return done
 
@@ -106,6 +107,7 @@ class Session:
         """Decode one turn with one drafter from the state the last prefill left, and put that state back.
 
         heard: gets the turn after every round; what it raises ends the turn, and the next prefill takes the rest back.
+        What a drafter must be shown again after a turn longer than it can take back is in nobody's times.
         Returns the finished turn, its times, and the drafter's state in bytes at the turn's end.
         """
         position = len(self._text) - 1
@@ -118,27 +120,40 @@ class Session:
             decode(self._target, drafter, turns, limits, sampler, clock, lambda: heard(turn))
             times = clock.end()
             state_bytes = drafter.state_bytes(self._row)
-            drafter.truncate(self._row, position)
+            again = drafter.truncate(self._row, position)
         except NotFinite:
             drafter.truncate(self._row, position)  # no fault of its own: it goes on with the next turn
             raise
         finally:
             self._target.truncate(self._row, position)
+        if again is not None:
+            self._show_again(name, self._text, again, position, Prefill(0, 0, 0, anchor=-1, ingest_s={name: 0.0}))
         return turn, times, state_bytes
 
-    def _run_chunk(self, prompt: Sequence[int], start: int, choose: Choose, done: Prefill) -> None:
+    def _show_again(self, name: str, text: Sequence[int], start: int, end: int, done: Prefill) -> None:
+        """Run positions start .. end - 1 of `text` once more for one drafter, at its own expense."""
+        others_s = done.prefill_s
+        for first in range(max(start, 0), end, self._chunk_tokens):
+            self._run_chunk(text, first, min(first + self._chunk_tokens, end), None, done, [name])
+        done.ingest_s[name] += done.prefill_s - others_s
+        done.prefill_s = others_s
+
+    def _run_chunk(
+        self, prompt: Sequence[int], start: int, end: int, choose: Choose | None, done: Prefill, names: Sequence[str]
+    ) -> None:
+        """Run positions start .. end - 1 and show them to some drafters; choose: the anchor, where the prompt ends."""
         target = self._target
-        fed = prompt[start : start + self._chunk_tokens]
-        end = start + len(fed)
+        fed = prompt[start:end]
         device = target.info.device
-        wanted = {layer for drafter in self._drafters.values() for layer in drafter.spec.hidden_layers}
+        shown = {name: self._drafters[name] for name in names if name in self._drafters}
+        wanted = {layer for drafter in shown.values() for layer in drafter.spec.hidden_layers}
         with Stopwatch(device) as watch:
             # the text with the token after it, which is not known yet where the prompt ends
             text, *there = sent([[*fed, *(prompt[end : end + 1] or (0,))], [self._row], [start], [len(fed)]], device)
             row, at, count = map(Numbers, ([self._row], [start], [len(fed)]), there)
             evaluated = target.evaluate(self._row, at, text[None, :-1], keep=1, taps=wanted)
             target.commit(self._row, end)
-            if end == len(prompt):
+            if choose is not None and end == len(prompt):
                 choice = torch.as_tensor(choose(evaluated.logits[0, -1]), device=device)
                 done.anchor, finite = torch.stack([choice, sound(evaluated.logits[:, -1:])[0]]).tolist()
                 if not finite:
@@ -146,7 +161,7 @@ class Session:
                 text[-1] = choice
         done.prefill_s += watch.seconds
         after = [*fed[1:], prompt[end] if end < len(prompt) else done.anchor]
-        for name, drafter in list(self._drafters.items()):
+        for name, drafter in shown.items():
             with self._ingesting(name, done.ingest_s):
                 if stays_on_host(drafter, device):
                     span = host_span(row, at, count, [fed], [after])
@@ -154,11 +169,16 @@ class Session:
                     span = span_of(drafter, row, at, count, text[None, :-1], text[None, 1:], evaluated, [fed])
                 drafter.observe(span)
 
-    def _cut(self, length: int, ingest_s: dict[str, float] | None = None) -> None:
+    def _cut(self, length: int, ingest_s: dict[str, float] | None = None) -> dict[str, int]:
+        """Cut the row everywhere; returns from where to show it again to those drafters that cannot go back so far."""
         self._target.truncate(self._row, length)
+        again = {}
         for name, drafter in list(self._drafters.items()):
             with self._ingesting(name, {name: 0.0} if ingest_s is None else ingest_s):
-                drafter.truncate(self._row, length)
+                start = drafter.truncate(self._row, length)
+                if start is not None:
+                    again[name] = start
+        return again
 
     def _ingesting(self, name: str, ingest_s: dict[str, float]) -> _Ingesting:
         return _Ingesting(self, name, ingest_s, self._target.info.device)

@@ -40,9 +40,9 @@ class Missing(Drafter):
         ids = self._drafter.propose(anchor, position, k).ids
         return Proposal((nn.functional.pad(ids, (0, k - ids.shape[1])) + 1) % self._vocab_size)
 
-    def truncate(self, row: int, length: int) -> None:
+    def truncate(self, row: int, length: int) -> int | None:
         """As the drafter."""
-        self._drafter.truncate(row, length)
+        return self._drafter.truncate(row, length)
 
 
 def measure_round_costs(

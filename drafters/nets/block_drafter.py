@@ -11,7 +11,7 @@ from agentbench_spec.drafting import ConfigError, DrafterSpec, Proposal, Span, T
 
 from .block import OWN_TABLES, BlockConfig, BlockNet
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly, tensor_names
-from .context import ContextCache, told_width
+from .context import BEHIND, ContextCache, told_width
 from .context_drafter import ContextDrafter
 from .eagle3 import vocabulary_map
 from .qwen3 import Rotary
@@ -31,6 +31,8 @@ class BlockDrafter(ContextDrafter):
     """
 
     net: BlockNet
+    behind = BEHIND
+    """Positions that sliding layers keep beyond their window: so far back, a cut asks for nothing again."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: BlockConfig, verification: Verification) -> None:
         if verification not in ("rejection", "match"):
@@ -85,6 +87,7 @@ class BlockDrafter(ContextDrafter):
             device=device,
             dtype=dtype,
             sights=config.sights,
+            behind=self.behind,
         )
 
     def build(self) -> BlockNet:
@@ -112,7 +115,7 @@ class BlockDrafter(ContextDrafter):
         """Project the committed target states to keys and values of every draft layer and append them."""
         if span.hidden is None:
             raise ConfigError(f"{self.spec.name}: the engine delivered no hidden states")
-        self._context.lengths.advance(span)
+        self._context.advance(span)
         device, hidden = span.hidden.device, span.hidden[:, : told_width(span)]
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         positions = start[:, None] + torch.arange(hidden.shape[1], device=device)

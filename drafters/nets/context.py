@@ -7,6 +7,7 @@ one contiguous buffer, nothing is copied, and nothing of it is left behind. Axes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,9 @@ from .qwen3 import Geometry, grouped_attention
 _BUCKET = 256
 """Attention on a device spans the longest row rounded up to this many slots."""
 
+BEHIND = 1024
+"""Positions that sliding layers keep beyond their window, at least: turns that are thrown away are rarely longer."""
+
 
 class RowLengths:
     """How many positions of each row are real: on the device, and on the host, which must not wait for the device."""
@@ -26,6 +30,7 @@ class RowLengths:
     def __init__(self, rows: int, device: torch.device) -> None:
         self.on_device = torch.zeros(rows, dtype=torch.int64, device=device)
         self._on_host = None if device.type == "cpu" else [0] * rows
+        self._untold = False
 
     def advance(self, span: Span) -> None:
         """The span's first `count` positions are real now, later ones void; count 0: no change.
@@ -37,7 +42,7 @@ class RowLengths:
         if self._on_host is None:
             return
         if span.on_host is None:
-            self._on_host = [bound + span.input_ids.shape[1] for bound in self._on_host]
+            self._on_host, self._untold = [bound + span.input_ids.shape[1] for bound in self._on_host], True
             return
         for row, first, committed, _ in zip(*span.on_host, strict=True):
             if committed:
@@ -50,9 +55,23 @@ class RowLengths:
             self._on_host[row] = min(self._on_host[row], length)
 
     @property
+    def bounds(self) -> list[int]:
+        """Positions of each row; never less, and more only where a span came without the host's numbers."""
+        if self._on_host is not None:
+            return self._on_host
+        lengths: list[int] = self.on_device.tolist()
+        return lengths
+
+    @property
     def longest(self) -> int:
-        """Positions of the longest row; never less, and more only where a span came without the host's numbers."""
-        return int(self.on_device.max()) if self._on_host is None else max(self._on_host)
+        """The largest of the bounds."""
+        return max(self.bounds)
+
+    def exact(self) -> list[int]:
+        """Positions of each row; waits for the device if a span came without the host's numbers."""
+        if self._untold:
+            self._on_host, self._untold = self.on_device.tolist(), False
+        return self.bounds
 
     def check(self, position: Tensor, name: str) -> None:
         """Raise ContractError if an anchor does not follow its row's text, where that can be told without waiting."""
@@ -99,11 +118,81 @@ class Sight(NamedTuple):
         return self.window if self.window is None or self.from_anchor else self.window - 1
 
 
+class Slots:
+    """Keys and values of some layers: text positions from `base` on, room for a block behind them, one slot of trash.
+
+    keys, values [R, l, Nkv, size + block + 1, d] in the net's dtype; position t of a row is in slot t - base. The last
+    slot takes what padding would write and is never read. With `kept`, the oldest positions go when more than `size`
+    have come, down to the newest `kept`; without, `size` is the capacity and base stays 0.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        layers: int,
+        *,
+        lengths: RowLengths,
+        size: int,
+        block: int,
+        kept: int | None,
+        dtype: torch.dtype,
+    ) -> None:
+        device, rows = lengths.on_device.device, len(lengths.on_device)
+        self.size, self.trash, self._kept, self._lengths = size, size + block, kept, lengths
+        shape = (rows, layers, geometry.num_kv_heads, self.trash + 1, geometry.head_dim)
+        # zeros, not empty: a masked key still meets a weight of 0, and 0 * NaN is NaN
+        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        self.base = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.first = [0] * rows
+        """`base` on the host, where it is decided what to forget."""
+        self.index = torch.arange(max(rows, self.trash + 1), device=device)
+
+    @property
+    def most(self) -> int:
+        """Positions that a row holds at most; more than there are only where the lengths' bounds are too high."""
+        return max(bound - first for bound, first in zip(self._lengths.bounds, self.first, strict=True))
+
+    def append(self, rows: Tensor, start: Tensor, count: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write keys, values [B, l, Nkv, n, d] at start .. start + count - 1; the rest of n is padding.
+
+        The lengths have advanced already.
+        """
+        if self._kept is not None and self.most > self.size:
+            self._drop(self._kept)
+        offset = torch.arange(keys.shape[3], device=keys.device)
+        slot = start[:, None] + offset - self.base[rows][:, None]
+        at = torch.where((offset < count[:, None]) & (slot >= 0), slot, self.trash)
+        for buffer, new in ((self.keys, keys), (self.values, values)):
+            buffer.permute(0, 3, 1, 2, 4)[rows[:, None], at] = new.permute(0, 3, 1, 2, 4)
+
+    def _drop(self, kept: int) -> None:
+        """Forget all but the newest `kept` positions of every row."""
+        base = torch.maximum(self.base, self._lengths.on_device - kept)
+        source = (self.index[: self.size] + (base - self.base)[:, None]).clamp_(max=self.size - 1)
+        for buffer in (self.keys, self.values):
+            slots = source[:, None, None, :, None].expand(-1, *buffer.shape[1:3], -1, buffer.shape[4])
+            buffer[:, :, :, : self.size] = buffer.gather(3, slots)
+        self.base = base
+        self.first = [max(own, n - kept) for own, n in zip(self.first, self._lengths.exact(), strict=True)]
+
+    def void(self, row: int, start: int) -> None:
+        """Positions >= start of `row` are void; what was forgotten before them stays so."""
+        if start < self.first[row]:
+            self.first[row] = start
+            self.base[row].clamp_(max=start)
+
+    def of_row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [l, Nkv, n, d] of the n positions of `row` that are held; waits for the device."""
+        held = int(self._lengths.on_device[row] - self.base[row])
+        return self.keys[row, :, :, :held], self.values[row, :, :, :held]
+
+
 class ContextCache:
     """Keys and values of every draft layer for every row.
 
-    keys, values [R, L, Nkv, capacity + block + 1, d] in the net's dtype: `capacity` context positions, room for a
-    block behind them, and one last slot that takes what padding would write and is never read.
+    Layers that see all of the text keep all of it. Sliding ones keep the newest `behind` positions beyond what their
+    window sees, at least: so far back a cut costs nothing, and their bytes are bounded however long the text is.
+    `keys`, `values`, `index` and `trash` are those of the layers that keep all.
     """
 
     def __init__(
@@ -116,74 +205,124 @@ class ContextCache:
         device: torch.device,
         dtype: torch.dtype,
         sights: Sequence[Sight] = (),
+        behind: int = BEHIND,
     ) -> None:
         """sights: what a block sees, layer by layer; empty: everything in all of them."""
         self.sights = tuple(sights) or (Sight(),) * geometry.num_layers
         self.block = block
-        self.trash = capacity + block
-        shape = (rows, geometry.num_layers, geometry.num_kv_heads, self.trash + 1, geometry.head_dim)
-        # zeros, not empty: a masked key still meets a weight of 0, and 0 * NaN is NaN
-        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.lengths = RowLengths(rows, device)
-        self.index = torch.arange(max(rows, self.trash + 1), device=device)
+        self._widest = max((sight.kept or 0 for sight in self.sights), default=0)
+        kept = self._widest + behind
+        size = kept + max(behind, _BUCKET)
+        # where the whole text is shorter than what would be held of it, nothing is forgotten
+        bounded = [size < capacity and sight.kept is not None for sight in self.sights]
+        slots = partial(Slots, geometry, lengths=self.lengths, block=block, dtype=dtype)
+        full = slots(bounded.count(False), size=capacity, kept=None)
+        self.keys, self.values, self.index, self.trash = full.keys, full.values, full.index, full.trash
+        self.held = [full, slots(bounded.count(True), size=size, kept=kept)] if any(bounded) else [full]
+        """Those of the layers that keep all; then those of the others, if there are any."""
+        self.places = [(own, bounded[:layer].count(own)) for layer, own in enumerate(bounded)]
+        """Where each layer's keys and values are: which of `held`, and its number there."""
+        layers = ([layer for layer, kind in enumerate(bounded) if kind is own] for own in (False, True))
+        self._layers = [torch.tensor(own, dtype=torch.int64, device=device) for own in layers]
+
+    def advance(self, span: Span) -> None:
+        """The span's first `count` positions are real now, later ones void; to be said before they are appended."""
+        for slots in self.held[1:]:
+            told = span.on_host or (span.rows.tolist(), span.start.tolist(), span.count.tolist())
+            for row, start, count in zip(*told[:3], strict=True):
+                if count:
+                    slots.void(row, start)
+        self.lengths.advance(span)
 
     def append(self, rows: Tensor, start: Tensor, count: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write keys, values [B, L, Nkv, n, d] at start .. start + count - 1; the rest of n is padding."""
-        offset = torch.arange(keys.shape[3], device=keys.device)
-        at = torch.where(offset < count[:, None], start[:, None] + offset, self.trash)
-        for buffer, new in ((self.keys, keys), (self.values, values)):
-            buffer.permute(0, 3, 1, 2, 4)[rows[:, None], at] = new.permute(0, 3, 1, 2, 4)
+        if len(self.held) == 1:
+            self.held[0].append(rows, start, count, keys, values)
+            return
+        for slots, layers in zip(self.held, self._layers, strict=True):
+            slots.append(rows, start, count, keys.index_select(1, layers), values.index_select(1, layers))
+
+    def truncate(self, row: int, length: int) -> int | None:
+        """Positions >= length of `row` are void; returns the first that must be appended again, or None.
+
+        That is so where a block that starts at the row's end sees positions that are forgotten.
+        """
+        self.lengths.truncate(row, length)
+        for slots in self.held[1:]:
+            slots.void(row, length)
+            seen = max(self.lengths.exact()[row] - self._widest, 0)
+            if slots.first[row] > seen:
+                return seen
+        return None
 
     def window(self, position: Tensor, width: int | None = None) -> BlockWindow:
         """What blocks that start at `position` [R] int64 see; a row at -1 is idle and sees what it has.
 
         width: rows of the block, at most those the cache was made for; None: as many.
         """
-        start, width = torch.where(position < 0, self.lengths.on_device, position), width or self.block
-        return BlockWindow(self, start, width, *self._extent(start, width))
-
-    def _extent(self, start: Tensor, width: int) -> tuple[int, Tensor | None]:
-        """How many slots to attend to, and which of them each row may see (None: all)."""
-        if start.device.type == "cpu":
-            low, high = (int(bound) for bound in start.aminmax())
-            extent = high + width
-            if low == high:
-                return extent, None
-        else:
-            extent = reach(self.lengths.longest + self.block, self.trash)
-        return extent, (self.index[:extent] < (start + width)[:, None])[:, None, None]
+        return BlockWindow(self, torch.where(position < 0, self.lengths.on_device, position), width or self.block)
 
     def of_row(self, row: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [L, Nkv, length, d] of the positions of `row` that count; waits for the device."""
-        length = int(self.lengths.on_device[row])
-        return self.keys[row, :, :, :length], self.values[row, :, :, :length]
+        """Keys and values [l, Nkv, length, d] of `row` in the layers that keep all; waits for the device."""
+        return self.held[0].of_row(row)
+
+    def window_of_row(self, row: int) -> tuple[Tensor, Tensor] | None:
+        """The same of the layers that do not, as much as their blocks can see; None if all layers do."""
+        if len(self.held) == 1:
+            return None
+        keys, values = self.held[1].of_row(row)
+        first = max(keys.shape[2] - self._widest, 0)
+        return keys[:, :, first:], values[:, :, first:]
 
     def bytes_of(self, row: int) -> int:
-        """Bytes of the keys and values that blocks of `row` can still see.
-
-        Sliding layers keep the rest only so that a turn can be thrown away.
-        """
-        length, (keys, values) = int(self.lengths.on_device[row]), self.of_row(row)
-        seen = sum(length if sight.kept is None else min(length, sight.kept) for sight in self.sights)
-        return (keys.nbytes + values.nbytes) * seen // max(length * len(self.sights), 1)
+        """Bytes of the keys and values that are held for `row`."""
+        return sum(keys.nbytes + values.nbytes for keys, values in (slots.of_row(row) for slots in self.held))
 
 
 class BlockWindow:
     """One round's view of a ContextCache: the memory a block attends to."""
 
-    def __init__(self, cache: ContextCache, start: Tensor, width: int, extent: int, mask: Tensor | None) -> None:
-        self._cache, self._extent, self._start = cache, extent, start
-        self._masks: dict[Sight, tuple[int, Tensor | None]] = {Sight(): (0, mask)}
-        self._width = width
+    def __init__(self, cache: ContextCache, start: Tensor, width: int) -> None:
+        self._cache = cache
         self.positions = start[:, None] + cache.index[:width]
         """[R, b] int64: text positions of the block's rows."""
+        self._views = [_View(slots, start - slots.base, width) for slots in cache.held]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Block queries [R, Nq, b, d] over the context and the block's own keys, values [R, Nkv, b, d]."""
-        first, mask = self._seen(self._cache.sights[layer])
-        seen_keys = self._placed(self._cache.keys[:, layer], keys)[:, :, first:]
-        seen_values = self._placed(self._cache.values[:, layer], values)[:, :, first:]
+        held, index = self._cache.places[layer]
+        return self._views[held].attend(index, self._cache.sights[layer], queries, keys, values)
+
+
+class _View:
+    """A block over the slots of some layers. Positions are counted in slots: windows ask for differences only."""
+
+    def __init__(self, slots: Slots, start: Tensor, width: int) -> None:
+        self._slots, self._start, self._width = slots, start, width
+        self._queries = start[:, None] + slots.index[:width]
+        self._extent, mask = self._reach()
+        self._masks: dict[Sight, tuple[int, Tensor | None]] = {Sight(): (0, mask)}
+
+    def attend(self, index: int, sight: Sight, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As `BlockWindow.attend`, of the layer with number `index` here."""
+        first, mask = self._seen(sight)
+        seen_keys = self._placed(self._slots.keys[:, index], keys)[:, :, first:]
+        seen_values = self._placed(self._slots.values[:, index], values)[:, :, first:]
         return grouped_attention(queries, seen_keys, seen_values, mask)
+
+    def _reach(self) -> tuple[int, Tensor | None]:
+        """How many slots to attend to, and which of them each row may see (None: all)."""
+        start, width = self._start, self._width
+        if start.device.type == "cpu":
+            low, high = (int(bound) for bound in start.aminmax())
+            if low == high:
+                return high + width, None
+            extent = high + width
+        else:
+            block = self._slots.trash - self._slots.size
+            extent = reach(self._slots.most + block, self._slots.trash)
+        return extent, (self._slots.index[:extent] < (start + width)[:, None])[:, None, None]
 
     def _seen(self, sight: Sight) -> tuple[int, Tensor | None]:
         """First slot a layer of this sight attends to, and which slots from there each row may see [R, 1, b, T]."""
@@ -191,7 +330,7 @@ class BlockWindow:
             first, anchor = 0, self._start[:, None, None]
             if sight.window is not None and anchor.device.type == "cpu":
                 first = max(int(anchor.min()) - sight.window, 0)
-            slot, query = self._cache.index[first : self._extent], self.positions[:, :, None]
+            slot, query = self._slots.index[first : self._extent], self._queries[:, :, None]
             seen = slot <= query if sight.causal else slot < anchor + self._width
             if sight.window is not None and sight.from_anchor:
                 seen = seen & (slot >= anchor - sight.window)
@@ -201,8 +340,8 @@ class BlockWindow:
         return self._masks[sight]
 
     def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
-        rows = self._cache.index[: len(new), None]
-        buffer.transpose(1, 2)[rows, self.positions] = new.transpose(1, 2)
+        rows = self._slots.index[: len(new), None]
+        buffer.transpose(1, 2)[rows, self._queries] = new.transpose(1, 2)
         return buffer[:, :, : self._extent]
 
 

@@ -19,8 +19,8 @@ class ContextDrafter(Drafter):
     _context: ContextCache
 
     @torch.inference_mode()
-    def truncate(self, row: int, length: int) -> None:
-        self._context.lengths.truncate(row, length)
+    def truncate(self, row: int, length: int) -> int | None:
+        return self._context.truncate(row, length)
 
     def state_bytes(self, row: int) -> int:
         """Bytes of keys and values of all layers."""
@@ -31,6 +31,8 @@ class ContextDrafter(Drafter):
         return (self.net,)
 
     def snapshot(self, row: int) -> Mapping[str, Tensor]:
-        """The context: keys, values [L, Nkv, length, d]."""
+        """The context: keys, values [L, Nkv, length, d]; of layers that keep a window only, what blocks see of it."""
         keys, values = self._context.of_row(row)
-        return {"keys": keys, "values": values}
+        window = self._context.window_of_row(row)
+        own = {} if window is None else {"window_keys": window[0], "window_values": window[1]}
+        return {"keys": keys, "values": values, **own}

@@ -113,7 +113,7 @@ class LmDrafter(ContextDrafter):
     def observe(self, span: Span) -> None:
         """Run the committed tokens through the model and keep their keys and values."""
         n = told_width(span)
-        self._context.lengths.advance(span)
+        self._context.advance(span)
         if n:
             device = self._rotary.device
             rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))

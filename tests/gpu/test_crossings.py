@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,30 @@ def test_a_hybrid_crosses_once_too(rows: int, guessing: set[str]) -> None:
 
 def mixed() -> Drafter:
     return hybrid.make([made("suffix"), made("dflash")], min_match=2)
+
+
+def forgetting(name: str) -> Drafter:
+    """A drafter whose sliding layers forget after some 300 positions."""
+    drafter: Any = made(name)
+    drafter.behind = 16
+    return drafter  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["dspark-spec", "dflash2-zlab"])
+def test_forgetting_crosses_no_more_often(name: str) -> None:
+    """Fails if the device has to be asked what sliding layers may forget, or is told so on its own, or forgets wrong."""
+    rounds = 12
+    with PretendedDevice() as device:
+        bench = Bench.on(device, forgetting(name), prompt=290)
+        for _ in range(rounds):
+            device.log.clear()
+            bench.round()
+            assert_one_crossing_each_way(device)
+        assert all(bench.drafter._context.held[1].first)  # type: ignore[attr-defined]
+    on_cpu = Bench.on(None, forgetting(name), prompt=290)
+    for _ in range(rounds):
+        on_cpu.round()
+    assert [turn.output for turn in on_cpu.turns] == [turn.output for turn in bench.turns]
 
 
 class Nothing(Drafter):

@@ -53,6 +53,20 @@ def test_a_match_that_is_never_long_enough_leaves_the_other_part_alone() -> None
         assert [tuple(r)[:3] for r in one.turns["own"].rounds] == [tuple(r)[:3] for r in both.turns["own"].rounds]
 
 
+class Asking(Counted):
+    """Wants to observe again from position 3 after any cut."""
+
+    def truncate(self, row: int, length: int) -> int:
+        return 3
+
+
+def test_what_a_part_must_be_shown_again_is_asked_for() -> None:
+    """Fails if the engine is not told that a part can no longer go back so far."""
+    pair = hybrid.make([suffix.make(), Asking()])
+    pair.open(toy_target().info, rows=1, capacity=16)
+    assert pair.truncate(0, 5) == 3
+
+
 def test_state_of_both_parts_is_counted() -> None:
     """Fails if a part's bytes are left out, or a history-free part is taken to make the pair so."""
     pair = hybrid.make([suffix.make(), suffix.make()])

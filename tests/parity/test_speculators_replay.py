@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from golden_block import (
     make_drafter,
     open_drafter,
     recorded,
+    span_of,
     target_info,
     tensors,
     trace_of,
@@ -26,8 +28,12 @@ from torch import Tensor
 
 from agentbench_spec.conformance.bench import Bench
 from agentbench_spec.conformance.kit import check
-from agentbench_spec.drafting import ConfigError, Drafter
-from agentbench_spec.testing import play_turns, toy_turns
+from agentbench_spec.drafting import ConfigError, Drafter, TargetInfo
+from agentbench_spec.engine.rounds import Limits
+from agentbench_spec.engine.sampling import GREEDY
+from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.timing import Clock
+from agentbench_spec.testing import play_turns, row_sampler, toy_turns
 
 SPEC_SETS = ("dflash-spec", "dspark-spec", "dflash2-spec")
 NEW_SETS = (*SPEC_SETS, "dflash2-zlab")
@@ -92,18 +98,112 @@ def test_recorded_walks_at_a_temperature_are_reproduced(name: str) -> None:
         assert torch.allclose(guess.probs.sum(-1), torch.ones(1, len(order)))
 
 
-def test_draft_kv_of_sliding_layers_stays_bounded() -> None:
-    """Fails if a sliding layer is charged for positions that no block can see any more, or a full one is not."""
-    held = {}
-    for name in ("dspark-spec", "dflash2-zlab"):  # two sliding layers of window 24; one sliding, one full
-        case = max(recorded(name)["cases"], key=lambda case: len(case["prompt_ids"]))
-        drafter = make_drafter(name)
-        drafter.open(target_info(), rows=1, capacity=512)
-        trace = trace_of(case, drafter.spec.hidden_layers)
-        ingest(drafter, trace, 100)
-        held[name] = drafter.state_bytes(0)
-    token_bytes = 2 * 2 * 16 * 4
-    assert held == {"dspark-spec": 2 * 24 * token_bytes, "dflash2-zlab": (100 + 23) * token_bytes}
+BEHIND = 16
+"""A small reserve, so that the tests' texts outgrow what sliding layers hold."""
+
+
+WINDOWS = {"dspark-spec": (0, 24), "dflash2-zlab": (1, 23)}
+"""Full layers, and context positions that a block sees in the sliding ones, of a set."""
+
+
+def bounded(name: str, case: dict[str, Any] | None = None, *, rows: int = 1, info: TargetInfo | None = None) -> Any:
+    """A drafter whose sliding layers forget, opened for more text than they hold."""
+    drafter: Any = make_drafter(name, case)
+    drafter.behind = BEHIND
+    drafter.open(info or target_info(), rows=rows, capacity=512)
+    return drafter
+
+
+def longest(name: str) -> dict[str, Any]:
+    return max(recorded(name)["cases"], key=lambda case: len(case["prompt_ids"]))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_draft_kv_of_sliding_layers_is_freed(name: str) -> None:
+    """Fails if the buffers of a sliding layer, or the bytes told of it, grow with the text, or a full layer forgets."""
+    case, (full, window) = longest(name), WINDOWS[name]
+    drafter, token_bytes = bounded(name), 2 * 2 * 16 * 4
+    slots = drafter._context.held[1]
+    most = window + BEHIND + 256
+    assert slots.size == most and slots.keys.shape[3] == most + drafter.config.block_size + 1
+    trace = trace_of(case, drafter.spec.hidden_layers)
+    for turn in range(5):  # the same text behind itself: positions go on, what is said of them does not matter
+        for first in range(0, 100, 20):
+            span = span_of(trace, first, 20, "all")
+            drafter.observe(replace(span, start=span.start + 100 * turn))
+            held = min(100 * turn + first + 20, most)
+            told = drafter.state_bytes(0) - full * (100 * turn + first + 20) * token_bytes
+            assert (window + BEHIND if held == most else held) * token_bytes * (2 - full) <= told
+            assert told <= held * token_bytes * (2 - full)
+
+
+@pytest.mark.parametrize("name", NEW_SETS)
+def test_drafts_are_those_of_a_cache_that_keeps_all(name: str) -> None:
+    """Fails if a position is lost, moved or seen twice when old ones go, or a cut within the reserve is not exact."""
+    case = longest(name)
+    keeps: Any = make_drafter(name, case)
+    keeps.open(target_info(), rows=2, capacity=512)
+    frees = bounded(name, case, rows=2)
+    trace = trace_of(case, keeps.spec.hidden_layers)
+    anchor, position = trace.text[:1].repeat(2), -torch.ones(2, dtype=torch.int64)
+    for at in range(0, 480, 12):
+        for drafter in (keeps, frees):
+            for row in (0, 1) if at % 24 else (0,):  # ragged rows
+                end = int(drafter._context.lengths.on_device[row])
+                span = span_of(trace, at % 80, 12, "all", row=row)
+                drafter.observe(replace(span, start=torch.tensor([end])))
+                if at % 36 == 0:
+                    drafter.truncate(row, end + 12 - 9)  # a turn is thrown away
+                position[row] = int(drafter._context.lengths.on_device[row])
+        ours, theirs = (drafter.propose(anchor, position, 3).ids for drafter in (frees, keeps))
+        assert torch.equal(ours, theirs)
+    assert int(frees._context.held[1].base[0]) > 0
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_cut_beyond_the_reserve_says_where_to_begin_again(name: str) -> None:
+    """Fails if a cut leaves blocks that see less than they should in silence, or asks where nothing is missing."""
+    drafter, again, window = bounded(name), bounded(name), WINDOWS[name][1]
+    trace = trace_of(longest(name), drafter.spec.hidden_layers)
+
+    def show(to: Any, start: int, upto: int) -> None:
+        """The same text behind itself, every hundred positions."""
+        while start < upto:
+            count = min(100 - start % 100, upto - start)
+            to.observe(replace(span_of(trace, start % 100, count, "all"), start=torch.tensor([start])))
+            start += count
+
+    show(drafter, 0, 400)
+    assert drafter.truncate(0, 390) is None and drafter.truncate(0, 200) == 200 - window
+    assert drafter.truncate(0, 200) == 200 - window, "it is told anew until it is done"
+    assert drafter.snapshot(0)["window_keys"].shape[2] < window
+    show(drafter, 200 - window, 200)
+    assert drafter.truncate(0, 200) is None
+    show(again, 0, 200)
+    whole, fresh = drafter.snapshot(0), again.snapshot(0)
+    assert whole.keys() == fresh.keys()
+    assert all(torch.allclose(whole[part], fresh[part], atol=1e-5) for part in whole)
+    assert drafter.truncate(0, 0) is None, "an empty row lacks nothing"
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_session_drafts_as_if_nothing_had_been_forgotten(name: str) -> None:
+    """Fails if a turn longer than the reserve, or a history told anew, changes what is proposed later."""
+    target = engine(rows=1, capacity=512)
+    frees, keeps = bounded(name, info=target.info), make_drafter(name)
+    keeps.open(target.info, rows=1, capacity=512)
+    session = Session(target, {"frees": frees, "keeps": keeps})
+    text = torch.randint(3, 150, (270,), generator=torch.Generator().manual_seed(3)).tolist()
+    for prompt in (text, [*text[:120], *text[:20]]):
+        done = session.prefill(prompt, lambda logits: logits.argmax())
+        anchor, position = torch.tensor([done.anchor]), torch.tensor([len(prompt)])
+        for _ in range(2):
+            assert torch.equal(*(each.propose(anchor, position, 3).ids for each in (frees, keeps)))
+            for label in session.taking_part:
+                sampler, clock = row_sampler(target, GREEDY), Clock(target.info.device)
+                session.decode(label, Limits(3, 40), sampler, clock)
+        assert frees._context.held[1].first[0] > 0
+    assert session.failed == {}
 
 
 @pytest.mark.parametrize(

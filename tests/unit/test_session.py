@@ -199,6 +199,62 @@ def test_sessions_share_a_target_row_by_row() -> None:
         assert [len(book.pages[r]) for r in range(2)] == target.lengths
 
 
+class Forgetful(Drafter):
+    """Needs the newest 4 positions, holds 6 at most, and says after a cut what it needs and no longer holds."""
+
+    spec = DrafterSpec(name="forgetful")
+
+    def __init__(self) -> None:
+        self.length, self.held = 0, dict[int, int]()
+        self.seen: list[list[int | None]] = []
+
+    def observe(self, span: Span) -> None:
+        start, count = int(span.start[0]), int(span.count[0])
+        if count:
+            old = {at: token for at, token in self.held.items() if at < start}
+            new = dict(enumerate(span.input_ids[0, :count].tolist(), start))
+            self.held, self.length = dict(sorted({**old, **new}.items())[-6:]), start + count
+
+    def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
+        self.seen.append([self.held.get(at) for at in range(self.length - 4, self.length)])
+        return Proposal(anchor.new_zeros(len(anchor), k))
+
+    def truncate(self, row: int, length: int) -> int | None:
+        self.length = min(self.length, length)
+        self.held = {at: token for at, token in self.held.items() if at < length}
+        return next((at for at in range(max(self.length - 4, 0), self.length) if at not in self.held), None)
+
+
+class Silent(Forgetful):
+    """Does not say so."""
+
+    def truncate(self, row: int, length: int) -> None:
+        super().truncate(row, length)
+
+
+@pytest.mark.parametrize(("drafter", "whole"), [(Forgetful, True), (Silent, False)])
+@pytest.mark.parametrize("chunk", [2, 100])
+def test_what_a_cut_took_is_shown_again(drafter: type[Forgetful], whole: bool, chunk: int) -> None:
+    """Fails if a drafter goes on without positions it asked for, gets wrong ones, or others hear them twice.
+
+    The second drafter does not ask: the control, which must be seen to lack them.
+    """
+    target, own, book = toy_target(), drafter(), Notebook()
+    session = Session(target, {"own": own, "book": book}, chunk_tokens=chunk)
+    rewritten = [*PROMPT[:8], (PROMPT[8] + 1) % 64, *PROMPT[9:11]]
+    for prompt in (PROMPT, rewritten):
+        done = session.prefill(prompt, argmax)
+        assert book.pages[0] == list(zip(prompt, [*prompt[1:], done.anchor], strict=True))
+        before = list(book.cuts)
+        for _ in range(2):  # the second time from what the first one left
+            own.seen.clear()
+            session.decode("own", Limits(3, 9), row_sampler(target, GREEDY), Clock(target.info.device))
+            first = own.seen[0]
+        assert (first == prompt[-4:]) is whole
+        assert target.lengths == [len(prompt)] and book.cuts == before
+    assert done.reused_tokens == 7
+
+
 class Fragile(Notebook):
     """Raises in the call named, from the n-th time on."""
 
