@@ -78,7 +78,7 @@ def forgetting(name: str) -> Drafter:
 
 @pytest.mark.parametrize("name", ["dspark-spec", "dflash2-zlab"])
 def test_forgetting_crosses_no_more_often(name: str) -> None:
-    """Fails if the device has to be asked what sliding layers may forget, or is told so on its own, or forgets wrong."""
+    """Fails if the device is asked what sliding layers may forget, or told so on its own, or forgets what they need."""
     rounds = 12
     with PretendedDevice() as device:
         bench = Bench.on(device, forgetting(name), prompt=290)
