@@ -111,6 +111,8 @@ class DecodeConfig(Section):
     """Draft tokens per round; "auto", or "auto:15", sets k_policy with it."""
     k_policy: Literal["fixed", "auto"] = "fixed"
     """auto: each round drafts what is expected to take the least time per token, from 0 to k tokens."""
+    sweep: tuple[int | Literal["auto"], ...] = Field(default=(), strict=False)
+    """Every drafter decodes each turn once with each of these, at most k, such as [1, 3, 7, "auto"]; empty: with k."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Output cap of a turn, its first token included."""
     mode: Literal["generate", "forced"] = "generate"
@@ -189,8 +191,9 @@ class RunConfig(Section):
     def _without_untouched_later_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Untouched settings that came later are left out: older runs, which lack them, still resume."""
         tree: dict[str, Any] = dump(self)
-        for section, name, untouched_value in (("decode", "k_policy", "fixed"), ("measure", "ceiling", False)):
-            if tree.get(section, {}).get(name) == untouched_value:
+        later_ones = (("decode", "k_policy", "fixed"), ("decode", "sweep", ()), ("measure", "ceiling", False))
+        for section, name, untouched_value in later_ones:
+            if name in tree.get(section, {}) and tree[section][name] in (untouched_value, []):
                 del tree[section][name]
         later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
         untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}

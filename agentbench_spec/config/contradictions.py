@@ -22,6 +22,12 @@ def refuse_contradictions(config: RunConfig) -> None:
 
 def _decoding(config: RunConfig) -> Iterator[str]:
     decode, replay = config.decode, config.replay
+    if decode.sweep and decode.k_policy == "auto":
+        yield 'decode.sweep and decode.k=auto: put "auto" into decode.sweep, and the most it may be into decode.k'
+    if wrong := [k for k in decode.sweep if isinstance(k, int) and not 0 <= k <= decode.k]:
+        yield f"decode.sweep asks for {wrong[0]} draft tokens, decode.k={decode.k} is the most; raise decode.k"
+    if len(set(decode.sweep)) < len(decode.sweep):
+        yield f"decode.sweep={list(decode.sweep)} names a K twice; name each once"
     if decode.mode == "forced":
         if decode.temperature > 0:
             yield (
@@ -84,6 +90,7 @@ def _servers(config: RunConfig) -> Iterator[str]:
         ("measure.rounds", config.measure.rounds),
         ("measure.ceiling", config.measure.ceiling),
         ("decode.k=auto", config.decode.k_policy == "auto"),
+        ("decode.sweep", bool(config.decode.sweep)),
         ("target.rope_scaling", config.target.rope_scaling is not None),
     )
     for name, given in engine_only:

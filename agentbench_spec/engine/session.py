@@ -6,7 +6,7 @@ prompt repeats; only the rest is run again. Each drafter observes exactly what t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -47,6 +47,7 @@ class Session:
     def __init__(self, target: Target, drafters: Mapping[str, Drafter], *, row: int = 0, chunk_tokens: int = 512):
         """Start on an empty text. The drafters must be open; several sessions may share them, one row each.
 
+        One drafter may stand under several names, to be decoded with in several ways: it is shown everything once.
         Raises ConfigError if a drafter wants states of layers that the target does not have.
         """
         for name, drafter in drafters.items():
@@ -70,9 +71,10 @@ class Session:
         return list(self._drafters)
 
     def drop(self, name: str, why: Exception | SystemExit) -> None:
-        """Take a drafter out for the rest of this session."""
-        self.failed[name] = caught(why)
-        del self._drafters[name]
+        """Take a drafter out for the rest of this session, under all its names."""
+        for own in self._sharing(name):
+            self.failed[own] = caught(why)
+            del self._drafters[own]
 
     @torch.inference_mode()
     def prefill(self, prompt: Sequence[int], choose: Choose) -> Prefill:
@@ -127,7 +129,8 @@ class Session:
         finally:
             self._target.truncate(self._row, position)
         if again is not None:
-            self._show_again(name, self._text, again, position, Prefill(0, 0, 0, anchor=-1, ingest_s={name: 0.0}))
+            nobody_s = dict.fromkeys(self._drafters, 0.0)
+            self._show_again(name, self._text, again, position, Prefill(0, 0, 0, anchor=-1, ingest_s=nobody_s))
         return turn, times, state_bytes
 
     def _show_again(self, name: str, text: Sequence[int], start: int, end: int, done: Prefill) -> None:
@@ -135,7 +138,8 @@ class Session:
         others_s = done.prefill_s
         for first in range(max(start, 0), end, self._chunk_tokens):
             self._run_chunk(text, first, min(first + self._chunk_tokens, end), None, done, [name])
-        done.ingest_s[name] += done.prefill_s - others_s
+        for own in self._sharing(name):
+            done.ingest_s[own] += done.prefill_s - others_s
         done.prefill_s = others_s
 
     def _run_chunk(
@@ -145,7 +149,7 @@ class Session:
         target = self._target
         fed = prompt[start:end]
         device = target.info.device
-        shown = {name: self._drafters[name] for name in names if name in self._drafters}
+        shown = self._distinct(names)
         wanted = {layer for drafter in shown.values() for layer in drafter.spec.hidden_layers}
         with Stopwatch(device) as watch:
             # the text with the token after it, which is not known yet where the prompt ends
@@ -173,12 +177,24 @@ class Session:
         """Cut the row everywhere; returns from where to show it again to those drafters that cannot go back so far."""
         self._target.truncate(self._row, length)
         again = {}
-        for name, drafter in list(self._drafters.items()):
-            with self._ingesting(name, {name: 0.0} if ingest_s is None else ingest_s):
+        for name, drafter in self._distinct(self._drafters).items():
+            with self._ingesting(name, dict.fromkeys(self._drafters, 0.0) if ingest_s is None else ingest_s):
                 start = drafter.truncate(self._row, length)
                 if start is not None:
                     again[name] = start
         return again
+
+    def _sharing(self, name: str) -> list[str]:
+        """The names under which the drafter of this one takes part; none if it is out."""
+        return [own for own, drafter in self._drafters.items() if drafter is self._drafters.get(name)]
+
+    def _distinct(self, names: Iterable[str]) -> dict[str, Drafter]:
+        """The drafters of these names that take part, each once, under the first of its names."""
+        first: dict[int, str] = {}
+        for name in names:
+            if name in self._drafters:
+                first.setdefault(id(self._drafters[name]), name)
+        return {name: self._drafters[name] for name in first.values()}
 
     def _ingesting(self, name: str, ingest_s: dict[str, float]) -> _Ingesting:
         return _Ingesting(self, name, ingest_s, self._target.info.device)
@@ -203,7 +219,8 @@ class _Ingesting(Stopwatch):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool | None:
         super().__exit__(kind, error, trace)
-        self._ingest_s[self._name] += self.seconds
+        for own in self._session._sharing(self._name):
+            self._ingest_s[own] += self.seconds
         if isinstance(error, Exception | SystemExit):  # a plugin that ends the process would end the others' run
             self._session.drop(self._name, error)
             return True

@@ -128,7 +128,7 @@ def build_report(
         for i, (name, (manifest, rows), summary) in enumerate(zip(names, runs, summaries, strict=True), 1)
     ]
     named = [(name, m.get("settings") or {}, s) for name, (m, _), s in zip(names, runs, summaries, strict=True)]
-    overview = [overview_grid(named), *policy_grids([rows for _, rows in runs])] if len(runs) > 1 else []
+    overview = [*([overview_grid(named)] if len(runs) > 1 else []), *policy_grids([rows for _, rows in runs])]
     headings = [*(section.heading for section in sections), *cards]
     return _render(sections, headings, [*overview, *tables], _panels([*draw_all((), throughput), *plots], "all-"))
 

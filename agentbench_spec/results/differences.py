@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from agentbench_spec.results.derived.k_arms import arm_of
 from agentbench_spec.results.intervals import (
     LEVEL,
     Interval,
@@ -224,7 +225,7 @@ _KINDS = ("learned", "look-up", "other")
 
 def _kind(drafter: str) -> str:
     """What kind of drafter it is, by its name; a third party's is "other"."""
-    name = drafter.partition("=")[0]
+    name = arm_of(drafter)[0].partition("=")[0]
     if name in ("ngram", "suffix"):
         return "look-up"
     return "learned" if name in DRAFTERS else "other"

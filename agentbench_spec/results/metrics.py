@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agentbench_spec.errors import MeasurementError
+from agentbench_spec.results.derived.k_arms import arm_of
 from agentbench_spec.results.rows import TurnRow
 
 _Item = TypeVar("_Item")
@@ -105,10 +106,10 @@ def one_condition(rows: Iterable[TurnRow]) -> None:
 def conditions_of(row: TurnRow) -> Iterator[tuple[str, Any]]:
     """(name, value) of everything that must be one among rows that are compared.
 
-    `CONDITIONS`, and k: of each drafter, and in our own engine of all that propose (each server has its own k).
+    `CONDITIONS`, and k: of each drafter, and in our own engine of all that propose (a server, or an arm, has its own).
     """
     yield from ((name, getattr(row, name)) for name in CONDITIONS)
-    if row.drafter != BASELINE and row.backend == "engine":
+    if row.drafter != BASELINE and row.backend == "engine" and arm_of(row.drafter)[1] is None:
         yield "k", row.k_asked
     yield f"k of {row.drafter}", row.k_asked
 
@@ -226,9 +227,8 @@ class Losslessness:
 
 def losslessness(rows: Iterable[TurnRow]) -> Losslessness:
     """Counts over rows whose output was compared; loops count too, for they must be the baseline's loops."""
-    rows = [row for row in rows if row.identical is not None]
-    kinds = Counter("identical" if row.identical else row.divergence for row in rows)
-    return Losslessness(len(rows), kinds["identical"], kinds["tie"], kinds["error"])
+    kinds = Counter("identical" if row.identical else row.divergence for row in rows if row.identical is not None)
+    return Losslessness(kinds.total(), kinds["identical"], kinds["tie"], kinds["error"])
 
 
 def looped(row: TurnRow) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from agentbench_spec.errors import MeasurementError
 from agentbench_spec.results import metrics
 from agentbench_spec.results.costs import draft_kv_parts, paired, speedup
+from agentbench_spec.results.derived.k_arms import arm_of
 from agentbench_spec.results.differences import (
     Difference,
     difference_line,
@@ -148,7 +149,7 @@ def refuse_mix(columns: Iterable[Column]) -> None:
     for row in rows:
         check_row(row)
     metrics.one_condition(rows)
-    asked = {row.k for row in rows if row.drafter != BASELINE}
+    asked = {row.k for row in rows if row.drafter != BASELINE and arm_of(row.drafter)[1] is None}
     if len(asked) > 1:
         raise MeasurementError(f"rows of different k cannot be compared (k: {', '.join(map(str, sorted(asked)))})")
     for column in columns:

@@ -47,7 +47,13 @@ class TurnDecoder:
         self._patience = Patience()
         self.told: Callable[[str], None] = lambda doing: None
         self.choosers: dict[str, Chooser] = {}
-        """What decides the draft tokens of a round, by drafter; the others always draft `limits.k`."""
+        """What decides the draft tokens of a round, by drafter; the others always draft `k_of`."""
+        self.ks: dict[str, int] = {}
+        """Draft tokens of a round, of those drafters whose number is not `limits.k`."""
+
+    def k_of(self, name: str) -> int:
+        """Draft tokens of a round; at most, where they are chosen."""
+        return self.ks.get(name, self._conditions.limits.k)
 
     def decode(
         self,
@@ -92,6 +98,8 @@ class TurnDecoder:
         """Raises what the baseline raises; in a repeat, which `first` is not empty in, what any drafter does."""
         attempt: Attempt = {}
         for place, name in enumerate(order):
+            if name not in session.taking_part:  # it failed a moment ago, under another of its names
+                continue
             self.told(f"decode with {name}{', again' if first else ''}")
             try:
                 attempt[name] = self._decode(session, name, place, sampler, reference, first.get(name))
@@ -135,7 +143,7 @@ class TurnDecoder:
         chooser = self.choosers.get(name)
         if chooser is not None and before is not None:
             chooser = AsBefore([each.asked or 0 for each in before.turn.rounds])
-        return replace(self._conditions.limits, chooser=chooser)
+        return replace(self._conditions.limits, k=self.k_of(name), chooser=chooser)
 
 
 def best(attempts: Sequence[Attempt]) -> int:

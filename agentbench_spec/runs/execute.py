@@ -18,6 +18,7 @@ from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Stopwatch
 from agentbench_spec.errors import ConfigError, NotFinite, raise_interrupt
+from agentbench_spec.results.derived.k_arms import arm_of
 from agentbench_spec.results.folder import read_run
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import make_manifest
@@ -35,7 +36,7 @@ from agentbench_spec.runs.contention import OtherWork, doubtful, note
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
 from agentbench_spec.runs.round_costs import as_dict
 from agentbench_spec.runs.scale.shards import Shard, begun_share, refuse_shard, share_of
-from agentbench_spec.runs.setup import Setup, Tell, drafter_makers
+from agentbench_spec.runs.setup import Setup, Tell, arms_over, drafter_makers
 from agentbench_spec.runs.source import file_name, read_source
 
 
@@ -131,7 +132,7 @@ def measure(
     manifest = dict(more) | make_manifest(
         host=host_facts(),
         settings=config.model_dump(mode="json"),
-        model={**bench.provenance, "drafters": {name: d.spec.version for name, d in bench.drafters.items()}},
+        model=bench.provenance,
         data=facts,
         argv=argv,
     )
@@ -170,14 +171,15 @@ class Bench:
 
     target: Target
     drafters: dict[str, Drafter]
+    """By the names of the rows; one may stand under several, see `decode.sweep`."""
     renderer: Renderer
     replayer: Replayer
     kernels: dict[str, Any]
     provenance: dict[str, Any]
     notes: list[str]
     """What was guessed or is not applied, in words."""
-    adaptive: bool = False
-    """The draft tokens of a round are chosen for each."""
+    adaptive: frozenset[str] = frozenset()
+    """Drafters whose draft tokens are chosen round by round."""
     round_costs: dict[str, dict[int, RoundCost]] = field(default_factory=dict)
     """What rounds cost when warm, by drafter and K; known once they are, and where K is chosen."""
 
@@ -192,18 +194,23 @@ class Bench:
         target = setup.engine(setup.capacity)
         for label, drafter in drafters.items():
             setup.open(label, drafter, target)
+        arms, sweep = arms_over(drafters, config.decode.sweep), set(map(str, config.decode.sweep))
+        swept = {name: k for name in arms if (k := arm_of(name)[1]) in sweep}
         name = workload or file_name(config.workload.name)
         renderer, conditions = setup.renderer, setup.conditions(target)
         judge = CallJudge(family_of(renderer.template), renderer.text)
+        replayer = Replayer(target, arms, renderer, conditions, name, judge)
+        replayer.ks.update({arm: int(k) for arm, k in swept.items() if k and k != "auto"})
+        chosen = arms if config.decode.k_policy == "auto" else [arm for arm, k in swept.items() if k == "auto"]
         return cls(
             target=target,
-            drafters=drafters,
+            drafters=arms,
             renderer=renderer,
-            replayer=Replayer(target, drafters, renderer, conditions, name, judge),
+            replayer=replayer,
             kernels=setup.kernels,
-            provenance=setup.loaded.provenance,
+            provenance={**setup.loaded.provenance, "drafters": {own: d.spec.version for own, d in drafters.items()}},
             notes=setup.notes,
-            adaptive=config.decode.k_policy == "auto",
+            adaptive=frozenset(chosen),
         )
 
     def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:
@@ -234,7 +241,7 @@ class Bench:
                 session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
-            if self.adaptive and (costs := self.replayer.adapt(rollout, name, prompt)):
+            if name in self.adaptive and (costs := self.replayer.adapt(rollout, name, prompt)):
                 self.round_costs[name] = costs
         except NotFinite:
             return None

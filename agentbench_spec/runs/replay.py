@@ -105,7 +105,8 @@ class Replayer:
         self._told: Callable[[str], None] = lambda doing: None
         self._decoder = TurnDecoder(conditions, target.info.device)
         self.choosers = self._decoder.choosers
-        """By drafter, what decides the draft tokens of each round; the others always draft as `conditions` say."""
+        """By drafter, what decides the draft tokens of each round; the others always draft as `ks` or limits say."""
+        self.ks = self._decoder.ks
 
     def tell(self, told: Callable[[str], None]) -> None:
         """Have `told` called with what is about to be done, outside every clock; for a progress bar."""
@@ -168,7 +169,8 @@ class Replayer:
         for why in session.failed.values():
             raise why
         tokens = rehearsal_tokens(self.conditions.limits)
-        few = replace(self.conditions.limits, max_new_tokens=tokens, stop_ids=frozenset())
+        k = self._decoder.k_of(name)
+        few = replace(self.conditions.limits, k=k, max_new_tokens=tokens, stop_ids=frozenset())
         session.decode(name, few, self._sampler(rollout, -1, name), Clock(self.target.info.device))
 
     def adapt(self, rollout: Rollout, name: str, prompt: Sequence[int]) -> dict[int, RoundCost]:
@@ -276,6 +278,7 @@ class Replayer:
 
     def _row(self, rollout: Rollout, state: TurnState, name: str, **fields: Any) -> TurnRow:
         shared = identity(self.target.info.name, self.workload, self.conditions, rollout, state)
+        shared["k"] = self._decoder.k_of(name)
         row = TurnRow(**shared, drafter=name, k_policy="auto" if name in self.choosers else "fixed", **fields)
         fill_prefill(row, state, self.target.cache.bytes_per_token)
         if (row.context_tokens or 0) + self.conditions.limits.max_new_tokens > self.target.info.max_positions:

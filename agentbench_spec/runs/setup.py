@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import resolve_mode
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
+from agentbench_spec.results.derived.k_arms import arm_name
 from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.fill import Conditions
@@ -49,6 +50,13 @@ def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
     if config.measure.aa:
         makers[AGAIN] = partial(plugins.load_drafter, BASELINE, **config.drafter_options.get(BASELINE, {}))
     return makers
+
+
+def arms_over(drafters: Mapping[str, Drafter], ks: Sequence[int | str]) -> dict[str, Drafter]:
+    """Each drafter under a name for each K, plain decoding under its own; as they are where there is no K."""
+    plain = {name: drafter for name, drafter in drafters.items() if not ks or name in (BASELINE, AGAIN)}
+    others = [name for name in drafters if name not in plain]
+    return plain | {arm_name(name, k): drafters[name] for name in others for k in ks}
 
 
 def _load(name: str, target: str, options: Mapping[str, Any]) -> Drafter:

@@ -55,8 +55,8 @@ def run_throughput(
     """
     if not config.decode.greedy or config.decode.mode != "generate" or config.replay.history != "recorded":
         raise ConfigError("throughput is measured greedily, in mode generate, over recorded history: set them so")
-    if config.decode.k_policy == "auto":
-        raise ConfigError("throughput is measured at one k: set decode.k to a number")
+    if config.decode.k_policy == "auto" or config.decode.sweep:
+        raise ConfigError("throughput is measured at one k: set decode.k to a number, and no decode.sweep")
     source = read_source(config, limit=plan.requests(max(plan.concurrency)), tell=tell)
     bench = _Bench.open(config, plan, source, tell)
     tried = bench.try_drafters()

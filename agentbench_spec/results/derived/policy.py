@@ -13,6 +13,7 @@ from typing import NamedTuple
 from agentbench_spec.results import metrics
 from agentbench_spec.results.changes import WHOLE, bucket_of, bucket_order
 from agentbench_spec.results.costs import Pair, paired, speedup
+from agentbench_spec.results.derived.k_arms import arm_of
 from agentbench_spec.results.export import Sheet
 from agentbench_spec.results.intervals import Interval, speedup_intervals, spread_text
 from agentbench_spec.results.metrics import BASELINE
@@ -78,10 +79,11 @@ def _overlap(one: Interval | None, other: Interval | None) -> bool:
 
 
 def choices_of(runs: Iterable[Sequence[TurnRow]]) -> list[Choice]:
-    """A choice for every place at which two K or more were run; runs of one K at one place count as one.
+    """A choice for every place at which two K or more were run, by several runs or by one with arms.
 
-    runs: the rows of each. They may differ in k and in nothing else, see `one_but_for_k`. Raises MeasurementError if
-    the rows of one run were measured under different conditions.
+
+    Runs of one K at one place count as one. runs: the rows of each; they may differ in k and in nothing else, see
+    `one_but_for_k`. Raises MeasurementError if the rows of one run were measured under different conditions.
     """
     pairs: dict[Place, dict[int | str, list[Pair]]] = {}
     for rows in runs:
@@ -109,7 +111,7 @@ def _places(rows: Sequence[TurnRow]) -> Iterator[tuple[Place, Pair]]:
         for drafter in dict.fromkeys(row.drafter for row in own):
             for pair in paired(own, drafter) if drafter not in (BASELINE, metrics.AGAIN) else ():
                 for context in (WHOLE, bucket_of(pair[1].context_tokens)):
-                    yield Place(workload, drafter, pair[1].concurrency or 1, context), pair
+                    yield Place(workload, arm_of(drafter)[0], pair[1].concurrency or 1, context), pair
 
 
 def _tried(k: int | str, pairs: Sequence[Pair]) -> Tried | None:
@@ -136,6 +138,6 @@ def policy_sheet(choices: Sequence[Choice]) -> Sheet:
 
 
 _MEANING = (
-    "Speed-up over plain decoding, each K paired with it in its own run. Not told apart: the 95 % intervals overlap or "
+    "Speed-up over plain decoding, each K paired with it turn by turn. Not told apart: the 95 % intervals overlap or "
     "are missing. Draft at all: yes if the best K's interval is above 1, no if every K's is below."
 )
