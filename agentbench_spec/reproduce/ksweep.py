@@ -1,72 +1,112 @@
-"""The sweep over K: one run for each K over the same rollouts, its columns side by side."""
+"""The sweep over K: every drafter decodes each turn with each K, and with one chosen round by round, in one run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.report.plots.curves import CurvePoint, curve_plot
 from agentbench_spec.reproduce.plan import Plan
-from agentbench_spec.results.intervals import ends
+from agentbench_spec.results.derived.k_arms import arm_name, arm_of
+from agentbench_spec.results.differences import Difference, paired_difference
+from agentbench_spec.results.intervals import ends, spread_text
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import DRAFTERS
-from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.tables import NAMES, Cell, Column, Table, refuse_mix, replay_table, value_text
+from agentbench_spec.results.tables import NAMES, Cell, Column, Table, replay_table, value_text
+
+AUTO = "auto"
+NEAR = 1.03
+"""Seconds a token of a chosen K over the best fixed one's, up to which the choice is good."""
 
 _WHAT = (
-    "K: draft tokens asked for a round. Each K is a run of its own over the same rollouts, with plain decoding in it. "
-    "A speed-up is paired within its run; intervals of two K do not know that they share rollouts"
+    "K: draft tokens asked for a round. All K decode the same turns of one run, one after the other, so a speed-up, "
+    "and a chosen K against a fixed one, is paired by turn"
 )
 
 
 def sweep_tables(wanted: Plan, columns: Sequence[Column]) -> list[Table]:
-    """A table for each workload, a column for each K. columns: in the order of the plan's.
+    """A table for each workload, a column for each K. columns: in the order of the plan's, with rows of all K.
 
-    Raises MeasurementError if more than k differs between them, which the rows of plain decoding tell.
+    Raises MeasurementError if more than k differs between the rows of a column.
     """
-    ks = [config.decode.k for _, config in wanted.columns]
     tables = []
-    for title in dict.fromkeys(column.title for column in columns):
-        own = [replace(c, title=f"K = {k}") for c, k in zip(columns, ks, strict=True) if c.title == title]
+    for column in columns:
         found = replay_table(
             "ksweep",
-            f"{wanted.title}: {title}",
-            own,
+            f"{wanted.title}: {column.title}",
+            [_at(column, str(k)) for k in wanted.preset.k],
             [BASELINE, *wanted.drafters],
             wanted.preset.figures,
             target=wanted.target,
             missing=wanted.missing,
             k_varies=True,
         )
-        refuse_mix([replace(each, rows=_plain(each)) for each in own])
-        tables.append(replace(found, notes=[*_best(found), _WHAT, *found.notes]))
+        chosen = [_chosen_line(each) for each in chosen_against_best(found, column)]
+        tables.append(replace(found, notes=[*_best(found), *chosen, _WHAT, *found.notes]))
     return tables
 
 
-def _plain(column: Column) -> list[TurnRow]:
-    """Rows of plain decoding, which carry the k that was asked of the others."""
-    return [replace(row, k=0) for row in column.rows if row.drafter == BASELINE]
+def _at(column: Column, k: str) -> Column:
+    """The rows of one K under the drafters' own names, plain decoding's with them."""
+    named = [(row, *arm_of(row.drafter)) for row in column.rows]
+    rows = [row if own is None else replace(row, drafter=drafter) for row, drafter, own in named if own in (None, k)]
+    return replace(column, title=_title(k), rows=rows)
 
 
-def _cells(table: Table, drafter: str, figure: str) -> list[tuple[int, Cell]]:
-    found = ((int(column.removeprefix("K = ")), table.cell(drafter, figure, column)) for column in table.columns)
-    return [(k, cell) for k, cell in found if cell.value is not None]
+def _title(k: str) -> str:
+    return f"K = {k}"
+
+
+def _cells(table: Table, drafter: str, figure: str) -> Mapping[str, Cell]:
+    """What was measured, by K."""
+    found = {title.removeprefix(_title("")): table.cell(drafter, figure, title) for title in table.columns}
+    return {k: cell for k, cell in found.items() if cell.value is not None}
+
+
+def _fastest(table: Table, drafter: str) -> str | None:
+    """The fixed K of the highest speed-up; None if none was measured."""
+    fixed = {k: cell.value or 0.0 for k, cell in _cells(table, drafter, "speedup").items() if k != AUTO}
+    return max(fixed, key=lambda k: fixed[k]) if fixed and drafter != BASELINE else None
 
 
 def _best(table: Table) -> Iterator[str]:
     for drafter in table.drafters:
-        cells = _cells(table, drafter, "speedup")
-        if drafter == BASELINE or len(cells) < 2:
+        cells, k = _cells(table, drafter, "speedup"), _fastest(table, drafter)
+        if k is None or len(cells) < 2:
             continue
-        k, best = max(cells, key=lambda found: found[1].value or 0.0)
-        last, longest = cells[-1]
-        beside = "" if k == last else f"; {value_text(longest)} at K = {last}"
-        yield f"{DRAFTERS.get(drafter, drafter)}: highest speed-up {value_text(best)} at K = {k}{beside}"
+        last = max(cells.keys() - {AUTO}, key=int)
+        beside = "" if k == last else f"; {value_text(cells[last])} at K = {last}"
+        beside += f"; {value_text(cells[AUTO])} with a K chosen round by round" if AUTO in cells else ""
+        yield f"{DRAFTERS.get(drafter, drafter)}: highest speed-up {value_text(cells[k])} at K = {k}{beside}"
+
+
+def chosen_against_best(table: Table, column: Column) -> Iterator[Difference]:
+    """For each drafter the K chosen round by round against the best fixed one, by seconds per token on shared turns."""
+    for drafter in table.drafters:
+        k = _fastest(table, drafter)
+        if k is not None and AUTO in _cells(table, drafter, "speedup"):
+            found = paired_difference(column.rows, arm_name(drafter, AUTO), arm_name(drafter, k), "s_per_token")
+            yield from [found] if found.turns else []
+
+
+def _chosen_line(found: Difference) -> str:
+    drafter, k = arm_of(found.other)
+    inside = found.interval
+    told = "not told whether within 3 %"
+    if inside is not None and inside.high <= NEAR:
+        told = "faster" if inside.high < 1 else "within 3 %"
+    elif inside is not None and inside.low > NEAR:
+        told = "more than 3 % slower"
+    ratio = f"{found.ratio:.3f}{spread_text(inside, 3)}"
+    return (
+        f"{DRAFTERS.get(drafter, drafter)}: a K chosen round by round takes {ratio} of the time a token that K = {k} "
+        f"takes, the best of the fixed ones, which its luck flatters: {told}"
+    )
 
 
 def sweep_plots(tables: Sequence[Table]) -> list[Plot]:
-    """τ raw and speed-up over K, a figure for each table."""
+    """τ raw and speed-up over fixed K, a figure for each table."""
     drawn = []
     for index, table in enumerate(tables):
         figures = {NAMES[figure]: list(_points(table, figure)) for figure in ("tau_raw", "speedup")}
@@ -80,5 +120,6 @@ def sweep_plots(tables: Sequence[Table]) -> list[Plot]:
 def _points(table: Table, figure: str) -> Iterator[CurvePoint]:
     for drafter in table.drafters:
         if drafter != BASELINE:
-            for k, cell in _cells(table, drafter, figure):
-                yield CurvePoint(drafter, k, cell.value or 0.0, *ends(cell.interval))
+            for k, cell in _cells(table, drafter, figure).items():
+                if k != AUTO:
+                    yield CurvePoint(drafter, int(k), cell.value or 0.0, *ends(cell.interval))

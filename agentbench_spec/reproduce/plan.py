@@ -95,10 +95,9 @@ def plan(name: str, request: Request) -> Plan:
     given, missing = _drafters(presets, preset, request, own, shipped)
     columns, changed = [], set()
     for column in _columns(presets, table, request.embedded):
-        for k in preset.k or (None,):
-            config, differences = column_config(presets, preset, column, request, target, given, k=k)
-            columns.append((column, config))
-            changed |= set(differences)
+        config, differences = column_config(presets, preset, column, request, target, given)
+        columns.append((column, config))
+        changed |= set(differences)
     return Plan(
         name=table,
         preset=preset,
@@ -196,15 +195,13 @@ def column_config(
     request: Request,
     target: str,
     drafters: Sequence[str],
-    *,
-    k: int | None = None,
 ) -> tuple[RunConfig, list[str]]:
-    """The column's settings, and those of them that are not the preset's. k: in place of the settings' one."""
+    """The column's settings, and those of them that are not the preset's."""
     shared = presets.embedded.settings if request.embedded else presets.settings
     base: dict[str, Any] = {
         **shared,
         **table.settings,
-        **({} if k is None else {"decode.k": k}),
+        **({"decode.k": max(k for k in table.k if k != "auto"), "decode.sweep": list(table.k)} if table.k else {}),
         "target.source": target,
         "workload.name": column.workload,
         "workload.limit": column.limit,

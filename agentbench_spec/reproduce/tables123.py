@@ -81,13 +81,12 @@ def _measured(wanted: Plan, request: Request, tell: Tell, failures: Failures) ->
     for preset, config in wanted.columns:
         standin = preset.standin or (wanted.embedded and preset.workload == "synthetic_agent")
         title = f"{preset.title} (stand-in)" if standin else preset.title
-        at_k = f", K = {config.decode.k}" if wanted.preset.k else ""
         measure = partial(measured_run, config, request.results, tell, request.on)
-        folder = failures.attempt(f"{title}{at_k}", config, measure, tell)
+        folder = failures.attempt(title, config, measure, tell)
         manifest, rows = ({}, []) if folder is None else read_run(folder)
         runs += [] if folder is None else [folder]
         doubts = [note(manifest.get("other_cores"))] if manifest.get("contended") else []
-        why = None if folder else failures.why[f"{title}{at_k}"]
+        why = None if folder else failures.why[title]
         columns.append(Column(title, rows, preset.paper_workload, standin, why, doubts))
     return columns, list(dict.fromkeys(runs))
 

@@ -6,7 +6,7 @@ import tomllib
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -107,8 +107,8 @@ class TablePreset(ThroughputPreset):
     """Group of workloads -> the table whose columns are in it (figure 1b)."""
     without: tuple[str, ...] = ()
     """Columns of those tables that are left out."""
-    k: tuple[int, ...] = ()
-    """Draft tokens a round, in place of the settings' one: a table for each column, a column for each of these."""
+    k: tuple[int | Literal["auto"], ...] = ()
+    """Draft tokens a round, all in one run: a table for each column, a column for each of these."""
     arms: tuple[ArmPreset, ...] = ()
     """Drafters trained for the offline form; the paper's own are not published."""
 

@@ -90,7 +90,11 @@ def choices_of(runs: Iterable[Sequence[TurnRow]]) -> list[Choice]:
         metrics.one_condition(rows)
         for place, pair in _places(rows):
             pairs.setdefault(place, {}).setdefault(pair[1].k_asked, []).append(pair)
-    found = {place: [own for k, some in by_k.items() if (own := _tried(k, some))] for place, by_k in pairs.items()}
+    found = {
+        place: [own for k, some in by_k.items() if (own := _tried(k, some))]
+        for place, by_k in pairs.items()
+        if len(by_k) > 1
+    }
     return [
         Choice(place, tuple(sorted(tried, key=lambda each: -each.speedup)))
         for place, tried in sorted(found.items(), key=lambda item: (*item[0][:3], bucket_order(item[0].context)))
