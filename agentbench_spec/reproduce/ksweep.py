@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.report.plots.curves import CurvePoint, curve_plot
 from agentbench_spec.reproduce.plan import Plan
+from agentbench_spec.results.costs import paired, speedup
 from agentbench_spec.results.derived.k_arms import arm_name, arm_of
 from agentbench_spec.results.differences import Difference, paired_difference
 from agentbench_spec.results.intervals import ends, spread_text
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import DRAFTERS
+from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.tables import NAMES, Cell, Column, Table, replay_table, value_text
 
 AUTO = "auto"
@@ -42,8 +44,9 @@ def sweep_tables(wanted: Plan, columns: Sequence[Column]) -> list[Table]:
             missing=wanted.missing,
             k_varies=True,
         )
-        chosen = [_chosen_line(each) for each in chosen_against_best(found, column)]
-        tables.append(replace(found, notes=[*_best(found), *chosen, _WHAT, *found.notes]))
+        chosen = [against_best(column.rows, drafter, wanted.preset.k) for drafter in wanted.drafters]
+        said = [chosen_line(each) for each in chosen if each is not None]
+        tables.append(replace(found, notes=[*_best(found), *said, _WHAT, *found.notes]))
     return tables
 
 
@@ -81,16 +84,21 @@ def _best(table: Table) -> Iterator[str]:
         yield f"{DRAFTERS.get(drafter, drafter)}: highest speed-up {value_text(cells[k])} at K = {k}{beside}"
 
 
-def chosen_against_best(table: Table, column: Column) -> Iterator[Difference]:
-    """For each drafter the K chosen round by round against the best fixed one, by seconds per token on shared turns."""
-    for drafter in table.drafters:
-        k = _fastest(table, drafter)
-        if k is not None and AUTO in _cells(table, drafter, "speedup"):
-            found = paired_difference(column.rows, arm_name(drafter, AUTO), arm_name(drafter, k), "s_per_token")
-            yield from [found] if found.turns else []
+def against_best(rows: Sequence[TurnRow], drafter: str, ks: Iterable[int | str]) -> Difference | None:
+    """The K chosen round by round against the fixed one of the highest speed-up, by seconds per token on shared turns.
+
+    rows: of a run over `ks`; None if either was not measured.
+    """
+    arms = [arm_name(drafter, k) for k in ks if k != AUTO]
+    speeds = {arm: value for arm in arms if (value := speedup(paired(rows, arm)).pooled) is not None}
+    if not speeds:
+        return None
+    found = paired_difference(rows, arm_name(drafter, AUTO), max(speeds, key=lambda arm: speeds[arm]), "s_per_token")
+    return found if found.turns else None
 
 
-def _chosen_line(found: Difference) -> str:
+def chosen_line(found: Difference) -> str:
+    """What `against_best` found, in words."""
     drafter, k = arm_of(found.other)
     inside = found.interval
     told = "not told whether within 3 %"
