@@ -27,10 +27,12 @@ RECORDED = Path(__file__).parents[1] / "results" / "recorded"
 MIXED = "mixed"
 
 
-def configs(
-    drafters: Sequence[str], ks: Sequence[int], limit: int | None, out: Path
-) -> Iterator[tuple[str, RunConfig]]:
-    """Each text and what is run on it; the mixed one last, its rollouts written to a file."""
+Text = tuple[str, RunConfig]
+"""Its name, and what is run on it."""
+
+
+def texts(drafters: Sequence[str], ks: Sequence[int], limit: int | None, out: Path) -> Iterator[Text]:
+    """The recorded texts, and the mixed one, its rollouts written to a file."""
     flags = {"drafters": [BASELINE, *drafters], "decode.sweep": [*ks, AUTO], "decode.k": max(ks)}
     own = {folder.name: read_manifest(folder)["settings"] for folder in sorted(RECORDED.iterdir())}
     found = {name: load_config(base=base, flags={**flags, "workload.limit": limit}) for name, base in own.items()}
@@ -54,7 +56,7 @@ def main() -> int:
     options = parser.parse_args()
     drafters, ks = options.drafter or ["suffix", "dlite"], options.k or list(range(1, 8))
     failed = 0
-    for name, config in configs(drafters, ks, options.limit, options.out):
+    for name, config in texts(drafters, ks, options.limit, options.out):
         rows = read_run(measured_run(config, options.out, print))[1]
         for drafter in drafters:
             found = against_best(rows, drafter.partition("=")[0], ks)
