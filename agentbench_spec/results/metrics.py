@@ -192,16 +192,16 @@ def acceptance_by_position(rows: Iterable[TurnRow]) -> list[tuple[float, float |
 
 def accepted_histogram(rows: Iterable[TurnRow]) -> list[int]:
     """Element m: rounds in which exactly m drafts were accepted, before any stop rule."""
-    lengths = [matched for row in rows for matched in _matched(row)]
+    lengths = [matched for row in rows for matched in matched_of(row)]
     return [int(n) for n in np.bincount(lengths)] if lengths else []
 
 
 def positions(row: TurnRow) -> list[tuple[int, int]]:
     """(accepted, proposed) drafts of each round, before any stop rule."""
-    return list(zip(_matched(row), _proposed(row), strict=False))
+    return list(zip(matched_of(row), _proposed(row), strict=False))
 
 
-def _matched(row: TurnRow) -> list[int]:
+def matched_of(row: TurnRow) -> list[int]:
     """Accepted drafts of each round; a server's histogram tells them without their order."""
     if row.matched_lengths is not None:
         return row.matched_lengths

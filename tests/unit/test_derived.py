@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,46 @@ def test_rates_by_position_and_context() -> None:
         profile_of(rows[2:])
 
 
+def served(rollout: str, histogram: list[int] | None, proposed: int | None = None) -> TurnRow:
+    """A row as a server tells it: rounds by how many drafts they accepted, or only their sum."""
+    row = make_row(rollout, 0, "toy", k=3, backend="vllm", concurrency=8, context_tokens=500)
+    row.rounds = 4 if histogram is None else sum(histogram)
+    row.matched = 5 if histogram is None else sum(i * n for i, n in enumerate(histogram))
+    row.emitted = row.emitted_raw = row.matched + row.rounds
+    row.proposed, row.matched_histogram = proposed, histogram
+    return row
+
+
+def test_the_profile_of_a_server_says_what_it_was_told() -> None:
+    """Fails if turns whose rounds had unlike many drafts are dropped in silence, or a rate is made up for them."""
+    alike = profile_of([served("a", [1, 0, 2, 1], proposed=12)])
+    whole = alike.of("toy").stretch().positions
+    assert whole.proposed == [4, 4, 4] and whole.conditional == [0.75, 1.0, 1 / 3]
+    assert (alike.backend, alike.concurrency) == ("vllm", 8)
+    unlike = served("b", [2, 1, 0, 0], proposed=4)
+    found = profile_of([served("a", [1, 0, 2, 1], proposed=12), unlike, served("c", None)])
+    stretch = found.of("toy").stretch()
+    assert (stretch.turns, stretch.rounds, stretch.untold_turns) == (2, 7, 1)
+    rates = stretch.positions
+    assert rates.proposed is None and rates.reached is None and rates.conditional == [None] * 3
+    assert rates.accepted == [4, 3, 1] and rates.marginal == [4 / 7, 3 / 7, 1 / 7]
+    assert rates.chain == pytest.approx([4 / 7, 3 / 4, 1 / 3])
+    assert stretch.acceptance_length == pytest.approx(1 + sum(rates.marginal))
+    with pytest.raises(ConfigError, match="no acceptance"):
+        profile_of([served("c", None)])
+
+
+def test_a_profile_of_the_first_form_is_still_read(tmp_path: Path) -> None:
+    """Fails if what is new in the form makes older files unreadable."""
+    values = asdict(profile_of(two_rollouts()))
+    old = {name: value for name, value in values.items() if name not in ("backend", "concurrency")} | {"schema": 1}
+    for own in old["profiles"]:
+        for stretch in own["stretches"]:
+            del stretch["untold_turns"]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert read_profile(tmp_path / "old.json") == replace(profile_of(two_rollouts()), schema=1)
+
+
 @pytest.mark.parametrize("name", ["profile.yaml", "profile.yml", "profile.json"])
 def test_a_profile_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     """Fails if a form loses a digit or a null, or the command line writes another one."""
@@ -154,7 +195,7 @@ def test_what_is_no_profile_is_named(tmp_path: Path) -> None:
         ("[1, 2]", "bad.json"),
         ("{", "bad.json: not a profile"),
         (good.replace('"rounds": 8', '"rounds": "8"'), "stretches.0.rounds"),
-        (good.replace('"schema": 1', '"schema": 2'), "schema 2 is newer"),
+        (good.replace('"schema": 2', '"schema": 3'), "schema 3 is newer"),
     ):
         assert text != good
         (tmp_path / "bad.json").write_text(text)

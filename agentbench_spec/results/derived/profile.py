@@ -20,7 +20,7 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.writing import write_bytes
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA = 2
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -30,16 +30,23 @@ class PositionRates:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    proposed: list[int]
-    """Rounds that proposed it."""
-    reached: list[int]
-    """Of these, rounds that accepted all before it."""
+    proposed: list[int] | None
+    """Rounds that proposed it. None: a server told how many drafts its rounds accepted, and not how many they had."""
+    reached: list[int] | None
+    """Of these, rounds that accepted all before it. None likewise."""
     accepted: list[int]
-    """Of these, rounds that accepted it."""
+    """Rounds that accepted it."""
     conditional: list[float | None]
-    """accepted / reached; None where it was never reached."""
+    """accepted / reached; None where it was never reached, or that is not known."""
     marginal: list[float]
     """accepted / rounds, proposed or not: 1 + their sum is the mean acceptance length."""
+
+    @property
+    def chain(self) -> list[float | None]:
+        """Accepted / those that accepted all before, proposed or not: a drafter that always proposes, and is accepted
+        so often, has the same acceptance length. None where there are none before."""
+        before = [1.0, *self.marginal]
+        return [own / prior if prior else None for own, prior in zip(self.marginal, before, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Stretch:
     acceptance_length: float
     """Tokens a round, the bonus token included and the last round unclipped: raw τ."""
     positions: PositionRates
+    untold_turns: int = 0
+    """Further turns, which are in nothing here: their server told the sum of their accepted drafts at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,10 @@ class Profile:
     history_mode: str
     thinking: bool | None
     profiles: list[DrafterProfile]
+    backend: str = "engine"
+    """engine, or the serving engine."""
+    concurrency: int | None = None
+    """Rollouts in flight, of a serving engine."""
 
     def of(self, drafter: str, workload: str | None = None) -> DrafterProfile:
         """The profile of a drafter; workload: None where it ran on one only. Raises ConfigError if it is not one."""
@@ -115,8 +128,9 @@ def profile_of(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> 
     kept = [row for row in metrics.counted(rows, include_degenerate=include_degenerate) if row.rounds]
     groups: dict[tuple[str, str], list[TurnRow]] = {}
     for row in kept:
-        if row.drafter not in (BASELINE, metrics.AGAIN) and metrics.positions(row):
+        if row.drafter not in (BASELINE, metrics.AGAIN):
             groups.setdefault((row.workload, row.drafter), []).append(row)
+    groups = {name: own for name, own in groups.items() if any(map(metrics.matched_of, own))}
     if not groups:
         raise ConfigError("no turn of a drafter has rounds whose lengths are known: there is no acceptance to profile")
     first = kept[0]
@@ -130,9 +144,11 @@ def profile_of(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> 
         history_mode=first.history_mode,
         thinking=first.thinking,
         profiles=[
-            DrafterProfile(workload, drafter, own[0].k, own[0].k_policy, list(_stretches(own)))
+            DrafterProfile(workload, drafter, max(row.k for row in own), own[0].k_policy, list(_stretches(own)))
             for (workload, drafter), own in groups.items()
         ],
+        backend=first.backend,
+        concurrency=first.concurrency,
     )
 
 
@@ -141,19 +157,23 @@ def _stretches(rows: Sequence[TurnRow]) -> Iterator[Stretch]:
     for row in sorted(rows, key=lambda row: (row.context_tokens is None, row.context_tokens or 0)):
         groups.setdefault(bucket_of(row.context_tokens), []).append(row)
     for context, own in groups.items():
-        rounds = [pair for row in own for pair in metrics.positions(row)]
+        told = [row for row in own if metrics.matched_of(row)]
+        if not told:
+            continue
+        matched = [accepted for row in told for accepted in metrics.matched_of(row)]
         yield Stretch(
             context=context,
-            rollouts=len({metrics.rollout_of(row) for row in own}),
-            turns=len(own),
-            rounds=len(rounds),
-            acceptance_length=1 + sum(matched for matched, _ in rounds) / len(rounds),
-            positions=_rates(rounds),
+            rollouts=len({metrics.rollout_of(row) for row in told}),
+            turns=len(told),
+            rounds=len(matched),
+            acceptance_length=1 + sum(matched) / len(matched),
+            positions=_rates(told) if all(map(metrics.positions, told)) else _rates_of_accepted(told, matched),
+            untold_turns=len(own) - len(told),
         )
 
 
-def _rates(rounds: Sequence[tuple[int, int]]) -> PositionRates:
-    """rounds: (matched, proposed) of each."""
+def _rates(rows: Sequence[TurnRow]) -> PositionRates:
+    rounds = [pair for row in rows for pair in metrics.positions(row)]
     places = range(1, max(proposed for _, proposed in rounds) + 1)
     accepted = [sum(matched >= i for matched, _ in rounds) for i in places]
     reached = [sum(proposed >= i and matched >= i - 1 for matched, proposed in rounds) for i in places]
@@ -164,6 +184,14 @@ def _rates(rounds: Sequence[tuple[int, int]]) -> PositionRates:
         conditional=[a / r if r else None for a, r in zip(accepted, reached, strict=True)],
         marginal=[a / len(rounds) for a in accepted],
     )
+
+
+def _rates_of_accepted(rows: Sequence[TurnRow], matched: Sequence[int]) -> PositionRates:
+    """Of rounds whose proposed drafts are not known: up to the longest that a histogram has room for."""
+    deepest = max(max(matched), *(len(row.matched_histogram or ()) - 1 for row in rows))
+    accepted = [sum(own >= i for own in matched) for i in range(1, deepest + 1)]
+    unknown: list[float | None] = [None] * deepest
+    return PositionRates(None, None, accepted, unknown, [a / len(matched) for a in accepted])
 
 
 def write_profile(profile: Profile, path: Path) -> Path:
