@@ -86,9 +86,15 @@ def report(
     for run in runs:
         read_manifest(run)
     from agentbench_spec.report.page import save_figures, write_report
+    from agentbench_spec.report.pass_cards import holds_passes, pass_policy_grids, throughput_card
 
-    page = write_report(runs, out or (runs[0] if len(runs) == 1 else Path()) / "report.html")
-    saved = save_figures(runs, figures) if figures else []
+    passes = [run for run in runs if holds_passes(run)]
+    tables = pass_policy_grids(passes)
+    turned = [run for run in runs if run not in passes] if tables else runs
+    cards = [throughput_card(run) for run in passes] if tables else []
+    page = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    write_report(turned, page, tables=tables, cards=cards)
+    saved = save_figures(turned, figures) if figures else []
     say(f"report: {page}")
     if figures:
         say(f"{len(saved)} figure files in {figures}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from agentbench_spec.report.plots import Plot
 from agentbench_spec.results import metrics
-from agentbench_spec.results.derived.policy import choices_of, one_but_for_k, policy_sheet
+from agentbench_spec.results.derived.policy import Choice, choices_of, one_but_for_k, policy_sheet
 from agentbench_spec.results.intervals import Interval, spread_text
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import DrafterSummary, Summary, turns_cell
@@ -256,10 +256,14 @@ def overview_grid(runs: Sequence[tuple[str, Mapping[str, Any], Summary]]) -> Gri
 
 def policy_grids(runs: Sequence[Sequence[TurnRow]]) -> list[Grid]:
     """The table of the best K, if the runs differ in k and in nothing else."""
-    choices = choices_of(runs) if one_but_for_k(runs) else []
+    return policy_grid(choices_of(runs) if one_but_for_k(runs) else [])
+
+
+def policy_grid(choices: Sequence[Choice], title: str = "How many tokens to draft") -> list[Grid]:
+    """The choices as a table; none, if there is none."""
     if not choices:
         return []
-    found = policy_sheet(choices)
+    found = policy_sheet(choices, title)
     rows = tuple(
         (*map(word, line[:4]), Cell(line[4], own.best.speedup), *map(word, line[5:]))
         for line, own in zip(found.lines, choices, strict=True)

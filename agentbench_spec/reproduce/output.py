@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
 from agentbench_spec.report.grids import Cell, Grid, word
-from agentbench_spec.report.page import Heading, heading, save_figures, write_report
+from agentbench_spec.report.page import save_figures, write_report
+from agentbench_spec.report.pass_cards import throughput_card
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.reproduce.tables123 import Reproduced, write_record
 from agentbench_spec.results.export import sheet, write_tables
-from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.intervals import ends
-from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.tables import Table
-from agentbench_spec.results.throughput.pass_rows import by_cell, read_rows
 from agentbench_spec.writing import write_bytes
 
 
@@ -44,14 +41,6 @@ def write_csv(plot: Plot, folder: Path) -> Path:
     drawn = pd.DataFrame(plot.data, columns=list(plot.columns), dtype="object")
     write_bytes(path, str(drawn.to_csv(index=False, lineterminator="\n")).encode())
     return path
-
-
-def throughput_card(run: Path) -> Heading:
-    """The benchmark card of a throughput run; its baseline's step is that of plain decoding on one row."""
-    alone = by_cell(read_rows(run)).get((BASELINE, 1), [])
-    steps = [row.decode_s / row.steps for row in alone if row.decode_s and row.steps]
-    step_s = median(steps) if steps else None
-    return heading(run.resolve().name, read_manifest(run), step_s)
 
 
 def grids(tables: Sequence[Table]) -> list[Grid]:

@@ -74,7 +74,8 @@ def refuse_empty(rows: Sequence[TurnRow], folder: Path, manifest: Mapping[str, A
         return
     if (folder / ROWS).is_file():
         raise ConfigError(
-            f"{folder} holds passes over many rows at once, not turns; its table: agentbench-spec reproduce table4"
+            f"{folder} holds passes over many rows at once, not turns; its table: agentbench-spec reproduce table4; "
+            "report takes two and more that differ in k alone, for the best K by concurrency"
         )
     if manifest.get("finished"):
         raise ConfigError(f"{folder} is finished and holds no rows (turns.jsonl is missing or empty); restore the file")

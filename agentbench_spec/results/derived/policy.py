@@ -18,6 +18,8 @@ from agentbench_spec.results.export import Sheet
 from agentbench_spec.results.intervals import Interval, speedup_intervals, spread_text
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.throughput.pass_figures import good, pass_figure
+from agentbench_spec.results.throughput.pass_rows import ThroughputRow, by_cell
 
 
 class Place(NamedTuple):
@@ -102,9 +104,34 @@ def choices_of(runs: Iterable[Sequence[TurnRow]]) -> list[Choice]:
     ]
 
 
-def one_but_for_k(runs: Iterable[Sequence[TurnRow]]) -> bool:
+def choices_of_passes(runs: Iterable[Sequence[ThroughputRow]]) -> list[Choice]:
+    """The same from passes over many rows at once, by concurrency; of two runs of one K at one place the first counts.
+
+    runs: the passes of each, of one K; they may differ in k and in nothing else.
+    """
+    tried: dict[Place, dict[int, Tried]] = {}
+    for cells in map(by_cell, runs):
+        for (drafter, concurrency), own in cells.items():
+            passes, plain = good(own), good(cells.get((BASELINE, concurrency), []))
+            if drafter == BASELINE or not passes or not plain:
+                continue
+            mean, interval = pass_figure(passes, plain, "speedup")
+            if mean.pooled is not None:
+                first = passes[0]
+                found = Tried(first.k, mean.pooled, interval, first.turns)
+                tried.setdefault(Place(first.workload, drafter, concurrency, WHOLE), {}).setdefault(first.k, found)
+    return [
+        Choice(place, tuple(sorted(by_k.values(), key=lambda each: -each.speedup)))
+        for place, by_k in sorted(tried.items())
+        if len(by_k) > 1
+    ]
+
+
+def one_but_for_k(
+    runs: Iterable[Sequence[TurnRow | ThroughputRow]], conditions: Sequence[str] = metrics.CONDITIONS
+) -> bool:
     """True if the runs were measured under one set of conditions but for k."""
-    seen = {tuple((name, getattr(row, name)) for name in metrics.CONDITIONS) for rows in runs for row in rows}
+    seen = {tuple((name, getattr(row, name)) for name in conditions) for rows in runs for row in rows}
     return len(seen) <= 1
 
 
@@ -123,7 +150,7 @@ def _tried(k: int | str, pairs: Sequence[Pair]) -> Tried | None:
     return None if value is None else Tried(k, value, speedup_intervals(pairs).pooled, len(pairs))
 
 
-def policy_sheet(choices: Sequence[Choice]) -> Sheet:
+def policy_sheet(choices: Sequence[Choice], title: str = "How many tokens to draft") -> Sheet:
     """The choices as text: the best K with its interval, what is as good, and whether drafting pays at all."""
     headings = ("drafter", "workload", "concurrency", "context", "best K", "not told apart from", "draft at all")
     lines = [
@@ -138,10 +165,10 @@ def policy_sheet(choices: Sequence[Choice]) -> Sheet:
         ]
         for own in choices
     ]
-    return Sheet("How many tokens to draft", headings, lines, [_MEANING], labels=4)
+    return Sheet(title, headings, lines, [_MEANING], labels=4)
 
 
 _MEANING = (
-    "Speed-up over plain decoding, each K paired with it turn by turn. Not told apart: the 95 % intervals overlap or "
-    "are missing. Draft at all: yes if the best K's interval is above 1, no if every K's is below."
+    "Speed-up over plain decoding, each K paired with it turn by turn, or pass by pass. Not told apart: the 95 % "
+    "intervals overlap or are missing. Draft at all: yes if the best K's interval is above 1, no if every K's is below."
 )
