@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reportkit import MANIFEST
+from runkit import call
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.reproduce.table4 import throughput_table
+from agentbench_spec.results.derived.policy import choices_of_passes
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput.pass_rows import ThroughputRow, append_row, drop_torn_line, read_rows
 
@@ -190,6 +194,45 @@ def test_rows_survive_their_file(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"k": 7', '"k": "7"', 1))
     with pytest.raises(ConfigError, match=r"throughput\.jsonl:1: field 'k'"):
         read_rows(tmp_path)
+
+
+def of_k_3() -> list[ThroughputRow]:
+    """The same passes with K = 3: slower on one row, faster on 64."""
+    slower = {1: 1.5, 64: 0.5}
+    return [
+        replace(row, k=3, full_s=(row.full_s or 0) * (slower[row.concurrency] if row.drafter == "dlite" else 1))
+        for row in rows()
+    ]
+
+
+def test_the_best_k_by_concurrency_is_read_from_passes() -> None:
+    """Fails if concurrencies are thrown together, or a K is paired with plain decoding of another one."""
+    choices = choices_of_passes([rows(), of_k_3()])
+    assert [(each.place.concurrency, each.best.k) for each in choices] == [(1, 7), (64, 3)]
+    assert [round(each.best.speedup, 2) for each in choices] == [4.0, 4.0]
+    assert all(each.rivals == () and each.speculate and len(each.tried) == 2 for each in choices)
+    assert choices_of_passes([rows()]) == []
+    failed = [replace(row, status="error") if row.concurrency == 64 else row for row in of_k_3()]
+    assert [each.place.concurrency for each in choices_of_passes([rows(), failed])] == [1]
+
+
+def test_a_report_over_throughput_runs_has_their_cards_and_the_best_k(tmp_path: Path) -> None:
+    """Fails if passes cannot be reported together, one K alone is, or runs on unlike targets stand in one table."""
+    folders = [tmp_path / name for name in ("k7", "k3", "other")]
+    other = [replace(row, k=1, target="another") for row in rows()]
+    for folder, passes in zip(folders, (rows(), of_k_3(), other), strict=True):
+        folder.mkdir()
+        (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+        for each in passes:
+            append_row(folder, each)
+    page = tmp_path / "page.html"
+    done = call("report", *folders[:2], "-o", page)
+    assert done.code == 0, done.err
+    text = page.read_text()
+    assert "How many tokens to draft, by rollouts decoded at once" in text and "K = 3: 4.00" in text
+    assert "k7" in text and "k3" in text
+    for refused in (folders[:1], [folders[0], folders[2]]):
+        assert "differ in k alone" in call("report", *refused, "-o", page).error
 
 
 def test_a_pass_on_a_busy_machine_is_named() -> None:
