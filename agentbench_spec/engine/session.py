@@ -181,7 +181,7 @@ class Session:
             with self._ingesting(name, dict.fromkeys(self._drafters, 0.0) if ingest_s is None else ingest_s):
                 start = drafter.truncate(self._row, length)
                 if start is not None:
-                    again[name] = start
+                    again[name] = int(start)
         return again
 
     def _sharing(self, name: str) -> list[str]:
