@@ -40,6 +40,20 @@ def test_a_law_catches_what_breaks_it(
     assert findings["incremental"].outcome == incremental, findings["incremental"].message
 
 
+def test_a_drafter_that_asks_for_what_it_lost_keeps_the_law() -> None:
+    """Fails if the kit does not show again what a drafter says it no longer holds: the one above, which says so."""
+
+    class Asks(LastPivot):
+        def __init__(self) -> None:
+            super().__init__("cannot go back")
+
+        def truncate(self, row: int, length: int) -> int | None:  # type: ignore[override]
+            return length - 1 if length else None
+
+    report = check(Asks, only=["truncate"])
+    assert [finding.outcome for finding in report.findings] == ["passed"], report.findings[0].message
+
+
 def test_an_error_of_the_drafter_breaks_the_law_at_the_call_that_raised() -> None:
     """Fails if a crash inside a drafter escapes from the kit, or is reported without the call."""
 
