@@ -8,7 +8,7 @@ from statistics import median
 
 from agentbench_spec.report.grids import Grid, policy_grid
 from agentbench_spec.report.page import Heading, heading
-from agentbench_spec.results.derived.policy import choices_of_passes, one_but_for_k
+from agentbench_spec.results.derived.policy import OF_PASSES, choices_of_passes, one_but_for_k
 from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.throughput.pass_rows import ROWS, by_cell, read_rows
@@ -30,5 +30,5 @@ def throughput_card(run: Path) -> Heading:
 def pass_policy_grids(runs: Sequence[Path]) -> list[Grid]:
     """The table of the best K by concurrency, if the throughput runs differ in k and in nothing else."""
     rows = [read_rows(run) for run in runs]
-    choices = choices_of_passes(rows) if one_but_for_k(rows, ("schema", "backend", "target", "thinking")) else []
+    choices = choices_of_passes(rows) if one_but_for_k(rows, OF_PASSES) else []
     return policy_grid(choices, "How many tokens to draft, by rollouts decoded at once")

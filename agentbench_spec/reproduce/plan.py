@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.config import RunConfig, load_config
+from agentbench_spec.config import DecodeConfig, RunConfig, load_config
 from agentbench_spec.config.backends import SERVED, Backend
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
@@ -201,7 +201,7 @@ def column_config(
     base: dict[str, Any] = {
         **shared,
         **table.settings,
-        **({"decode.k": max(k for k in table.k if k != "auto"), "decode.sweep": list(table.k)} if table.k else {}),
+        **({"decode.k": _most(table.k), "decode.sweep": list(table.k)} if table.k else {}),
         "target.source": target,
         "workload.name": column.workload,
         "workload.limit": column.limit,
@@ -211,6 +211,10 @@ def column_config(
     preset = load_config(flags=base)
     wanted = load_config(assignments=request.assignments, flags={"workload.limit": request.limit}, base=_nested(preset))
     return wanted, differing_keys(_compared(preset), _compared(wanted))
+
+
+def _most(ks: Sequence[int | str]) -> int:
+    return max((k for k in ks if isinstance(k, int)), default=DecodeConfig().k)
 
 
 def _nested(config: RunConfig) -> dict[str, Any]:

@@ -93,6 +93,8 @@ def test_the_table_is_in_a_report_over_runs_of_several_k_and_in_no_other(tmp_pat
     """Fails if one K, or runs that differ in more than k, are given a table, or runs of several K are not."""
     assert policy_grids([swept(1, 12.0), swept(1, 12.0)]) == []
     assert policy_grids([swept(1, 12.0), swept(3, 13.0, target="another")]) == []
+    (both,) = policy_grids([swept(k, 12.0, concurrency=c) for c in (1, 8) for k in (1, 3)])
+    assert {row[2].text for row in both.rows} == {"1", "8"}
     folders = []
     for k, ms in ((1, 12.0), (3, 13.0)):
         folders.append(tmp_path / f"k{k}")

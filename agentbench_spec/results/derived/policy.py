@@ -127,10 +127,13 @@ def choices_of_passes(runs: Iterable[Sequence[ThroughputRow]]) -> list[Choice]:
     ]
 
 
-def one_but_for_k(
-    runs: Iterable[Sequence[TurnRow | ThroughputRow]], conditions: Sequence[str] = metrics.CONDITIONS
-) -> bool:
-    """True if the runs were measured under one set of conditions but for k."""
+OF_TURNS = tuple(name for name in metrics.CONDITIONS if name != "concurrency")
+OF_PASSES = ("schema", "backend", "target", "thinking")
+"""Fields in which runs of turns, and of passes, must agree; concurrency is part of the place."""
+
+
+def one_but_for_k(runs: Iterable[Sequence[TurnRow | ThroughputRow]], conditions: Sequence[str] = OF_TURNS) -> bool:
+    """True if the runs were measured under one set of conditions but for k and concurrency."""
     seen = {tuple((name, getattr(row, name)) for name in conditions) for rows in runs for row in rows}
     return len(seen) <= 1
 
