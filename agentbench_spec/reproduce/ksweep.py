@@ -53,7 +53,7 @@ def sweep_tables(wanted: Plan, columns: Sequence[Column]) -> list[Table]:
 def _at(column: Column, k: str) -> Column:
     """The rows of one K under the drafters' own names, plain decoding's with them."""
     named = [(row, *arm_of(row.drafter)) for row in column.rows]
-    rows = [row if own is None else replace(row, drafter=drafter) for row, drafter, own in named if own in (None, k)]
+    rows = [replace(row, drafter=name) for row, name, own in named if own == k or name == BASELINE]
     return replace(column, title=_title(k), rows=rows)
 
 
