@@ -222,7 +222,7 @@ def test_a_report_over_throughput_runs_has_their_cards_and_the_best_k(tmp_path: 
     other = [replace(row, k=1, target="another") for row in rows()]
     for folder, passes in zip(folders, (rows(), of_k_3(), other), strict=True):
         folder.mkdir()
-        (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+        (folder / "manifest.json").write_text(json.dumps({**MANIFEST, "schema": 1}))
         for each in passes:
             append_row(folder, each)
     page = tmp_path / "page.html"
