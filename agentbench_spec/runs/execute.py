@@ -201,7 +201,7 @@ class Bench:
         judge = CallJudge(family_of(renderer.template), renderer.text)
         replayer = Replayer(target, arms, renderer, conditions, name, judge)
         replayer.ks.update({arm: int(k) for arm, k in swept.items() if k and k != "auto"})
-        chosen = arms if config.decode.k_policy == "auto" else [arm for arm, k in swept.items() if k == "auto"]
+        chosen = list(arms) if config.decode.k_policy == "auto" else [arm for arm, k in swept.items() if k == "auto"]
         return cls(
             target=target,
             drafters=arms,

@@ -160,10 +160,19 @@ class Slots:
         if self._kept is not None and self.most > self.size:
             self._drop(self._kept)
         offset = torch.arange(keys.shape[3], device=keys.device)
-        slot = start[:, None] + offset - self.base[rows][:, None]
-        at = torch.where((offset < count[:, None]) & (slot >= 0), slot, self.trash)
+        counted, slot = offset < count[:, None], self.slots_of(start, rows)[:, None] + offset
+        if self._kept is not None:
+            counted &= slot >= 0
+        at = torch.where(counted, slot, self.trash)
         for buffer, new in ((self.keys, keys), (self.values, values)):
             buffer.permute(0, 3, 1, 2, 4)[rows[:, None], at] = new.permute(0, 3, 1, 2, 4)
+
+    def slots_of(self, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The slots of text positions [B, ...] of these rows, of all where None; below 0: forgotten."""
+        if self._kept is None:
+            return positions
+        base = self.base if rows is None else self.base[rows]
+        return positions - base.view(-1, *[1] * (positions.dim() - 1))
 
     def _drop(self, kept: int) -> None:
         """Forget all but the newest `kept` positions of every row."""
@@ -287,7 +296,7 @@ class BlockWindow:
         self._cache = cache
         self.positions = start[:, None] + cache.index[:width]
         """[R, b] int64: text positions of the block's rows."""
-        self._views = [_View(slots, start - slots.base, width) for slots in cache.held]
+        self._views = [_View(slots, start, self.positions) for slots in cache.held]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Block queries [R, Nq, b, d] over the context and the block's own keys, values [R, Nkv, b, d]."""
@@ -298,9 +307,10 @@ class BlockWindow:
 class _View:
     """A block over the slots of some layers. Positions are counted in slots: windows ask for differences only."""
 
-    def __init__(self, slots: Slots, start: Tensor, width: int) -> None:
-        self._slots, self._start, self._width = slots, start, width
-        self._queries = start[:, None] + slots.index[:width]
+    def __init__(self, slots: Slots, start: Tensor, positions: Tensor) -> None:
+        """start [R]: where the block begins; positions [R, b]: of its rows."""
+        self._slots, self._width = slots, positions.shape[1]
+        self._start, self._queries = slots.slots_of(start), slots.slots_of(positions)
         self._extent, mask = self._reach()
         self._masks: dict[Sight, tuple[int, Tensor | None]] = {Sight(): (0, mask)}
 
