@@ -191,9 +191,8 @@ class RunConfig(Section):
     def _without_untouched_later_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Untouched settings that came later are left out: older runs, which lack them, still resume."""
         tree: dict[str, Any] = dump(self)
-        later_ones = (("decode", "k_policy", "fixed"), ("decode", "sweep", ()), ("measure", "ceiling", False))
-        for section, name, untouched_value in later_ones:
-            if name in tree.get(section, {}) and tree[section][name] in (untouched_value, []):
+        for section, name in (("decode", "k_policy"), ("decode", "sweep"), ("measure", "ceiling")):
+            if tree.get(section, {}).get(name) in ("fixed", (), [], False):
                 del tree[section][name]
         later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
         untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}
