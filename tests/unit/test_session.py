@@ -250,7 +250,7 @@ def test_what_a_cut_took_is_shown_again(drafter: type[Forgetful], whole: bool, c
             own.seen.clear()
             session.decode("own", Limits(3, 9), row_sampler(target, GREEDY), Clock(target.info.device))
             first = own.seen[0]
-        assert (first == prompt[-4:]) is whole
+        assert (first == list(prompt[-4:])) is whole
         assert target.lengths == [len(prompt)] and book.cuts == before
     assert done.reused_tokens == 7
 
