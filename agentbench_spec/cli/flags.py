@@ -65,7 +65,9 @@ A_WORKLOAD = "Installed workload, module:factory, or a rollouts file."
 Workload = Annotated[str | None, typer.Option(help=A_WORKLOAD, autocompletion=names("workload"))]
 DraftTokens = Annotated[
     str | None,
-    typer.Option("--k", parser=_draft_tokens, metavar="N|auto", help="Draft tokens per round, or auto[:MOST]."),
+    typer.Option(
+        "--k", parser=_draft_tokens, metavar="N|auto", help="Draft tokens per round, auto[:MOST], or several: 1,3,auto."
+    ),
 ]
 RolloutsFile = Annotated[Path, typer.Option("-o", "--out", help="Rollouts file to write (.jsonl or .jsonl.gz).")]
 

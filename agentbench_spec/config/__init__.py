@@ -108,7 +108,7 @@ class DecodeConfig(Section):
     """How a turn is decoded."""
 
     k: int = Field(default=7, ge=0, le=MOST_DRAFT_TOKENS)
-    """Draft tokens per round; "auto", or "auto:15", sets k_policy with it."""
+    """Draft tokens per round; "auto", or "auto:15", sets k_policy with it, and "1,3,auto" sets sweep."""
     k_policy: Literal["fixed", "auto"] = "fixed"
     """auto: each round drafts what is expected to take the least time per token, from 0 to k tokens."""
     sweep: tuple[int | Literal["auto"], ...] = Field(default=(), strict=False)

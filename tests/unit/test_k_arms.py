@@ -108,9 +108,7 @@ def test_plain_decoding_has_no_arms() -> None:
 def test_a_run_over_several_k(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """Fails if a K is not obeyed, an arm's output changes, the manifest names no drafter, or the report breaks."""
     folder = tmp_path / "run"
-    done = replay(
-        tiny, rollouts, folder, "--limit", 1, "--drafter", "suffix", "--set", 'decode.sweep=[1, 3, "auto"]', "--k", 5
-    )
+    done = replay(tiny, rollouts, folder, "--limit", 1, "--drafter", "suffix", "--k", "1,3,auto:5")
     assert done.code == 0 and done.last["lossless"] is True
     rows = {name: [row for row in rows_of(folder) if row.drafter == name] for name in ("suffix@1", "suffix@auto")}
     assert {row.drafter for row in rows_of(folder)} == {"none", "suffix@1", "suffix@3", "suffix@auto"}
@@ -122,6 +120,24 @@ def test_a_run_over_several_k(tiny: Path, rollouts: Path, tmp_path: Path) -> Non
     assert manifest["settings"]["decode"]["sweep"] == [1, 3, "auto"]
     page = tmp_path / "page.html"
     assert call("report", folder, "-o", page).code == 0 and "How many tokens to draft" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "sweep", "most"),
+    [
+        ("1,3,auto", (1, 3, "auto"), 3),
+        ("auto:15, 7", ("auto", 7), 15),
+        ("2,4", (2, 4), 4),
+        ("0,auto:5", (0, "auto"), 5),
+    ],
+)
+def test_several_k_in_one_word(text: str, sweep: tuple[int | str, ...], most: int) -> None:
+    """Fails if `--k 1,3,auto` means another sweep than it says, or another most."""
+    found = load_config(flags={"decode.k": text})
+    assert (found.decode.sweep, found.decode.k, found.decode.k_policy) == (sweep, most, "fixed")
+    for wrong in (f"{text},", f"{text},many", "1.5,2"):
+        with pytest.raises(ConfigError, match=r"decode\.k"):
+            load_config(flags={"decode.k": wrong})
 
 
 @pytest.mark.parametrize(
