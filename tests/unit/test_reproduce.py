@@ -294,7 +294,7 @@ def test_presets_name_workloads_and_cells_of_the_paper() -> None:
             assert wanted.columns and wanted.comparable is not embedded
             ks = presets.tables[name].k
             assert {tuple(config.decode.sweep) for _, config in wanted.columns} == {tuple(ks or ())}
-            assert {config.decode.k for _, config in wanted.columns} == {max((k for k in ks or (7,) if k != "auto"))}
+            assert {config.decode.k for _, config in wanted.columns} == {max(k for k in ks or (7,) if k != "auto")}
             assert all(config.decode.temperature == 0 for _, config in wanted.columns)
 
 
