@@ -93,6 +93,8 @@ class TargetInfo:
     """ids [...] int64 -> embeddings [..., H]. Do not mutate."""
     lm_head: nn.Module
     """hidden states after the final norm [..., H] -> logits [..., V]. Do not mutate."""
+    attention: Any = None
+    """Where rounds are static, how they attend (docs/graphs.md): then do so, too; None: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,6 @@ class DraftSampler(Protocol):
 
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """logits [B, V] -> token ids [B] int64 and their distribution [B, V] float32 (None when greedy)."""
-        ...
 
 
 class Drafter:
@@ -154,16 +155,15 @@ class Drafter:
     host_only: bool = False
     """True if all work is done on the host and no hidden states are wanted. Then `propose` and `observe` are handed
     CPU tensors whatever the target's device, and the proposal is on the CPU: it travels with the round's one copy."""
+    static: bool = False
+    """True if rounds keep the law of capture (docs/graphs.md): a run may then replay them as CUDA graphs."""
     carried: Sequence[Tensor] = ()
     """Lists that a method `look_ahead(anchor, position, k)` gave, sent along with the round's; set before `propose`."""
     notes: Sequence[str] = ()
     """What was guessed where a checkpoint leaves it open, in words, complete once open; runs and manifests say it."""
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
-        """Allocate state for `rows` sequences of at most `capacity` tokens.
-
-        Raises ConfigError if this drafter does not fit the target; the message names the quantity that differs.
-        """
+        """Allocate state for `rows` texts of at most `capacity` tokens. Raises ConfigError naming what does not fit."""
 
     def observe(self, span: Span) -> None:
         """Take in committed positions: prefill chunks and verified rounds alike. The only call that adds state."""

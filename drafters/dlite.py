@@ -32,6 +32,7 @@ class DLiteDrafter(Drafter):
     """
 
     net: DLiteNet
+    static = True
 
     def __init__(self, checkpoint: Checkpoint, config: DLiteConfig, verification: Verification) -> None:
         if verification not in ("match", "rejection"):
@@ -71,7 +72,8 @@ class DLiteDrafter(Drafter):
             net.prepare()
         self.net = net
         slots = len(config.target_layer_ids)
-        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
+        self._static = target.attention is not None
+        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device, static=self._static)
         # The text itself (G > 1 only): a rollback must find the G - 1 tokens before the anchor again. The last column
         # takes what padding would write.
         width = capacity + 1 if config.group > 1 else 1
@@ -122,7 +124,7 @@ class DLiteDrafter(Drafter):
 
     def _reaches(self, at: Tensor) -> bool:
         """True if every row is known to hold G tokens (with G <= 2 always: an anchor has a token before it)."""
-        return at.device.type == "cpu" and bool((at + 1 >= self.config.group).all())
+        return not self._static and at.device.type == "cpu" and bool((at + 1 >= self.config.group).all())
 
     def _walk(self, states: Tensor, real: Tensor) -> Proposal:
         """Choose tokens left to right from states [B, k, H]."""

@@ -69,7 +69,8 @@ class DLiteWindowDrafter(DLiteDrafter):
         self.net = load_strictly(lambda: WindowNet(config), self.checkpoint, device=device, dtype=dtype)
         self.net.embed_tokens = target.embed_tokens
         slots = len(config.target_layer_ids)
-        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device)
+        self._static = target.attention is not None
+        self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device, static=self._static)
         self._text = torch.zeros(rows, capacity + 1, dtype=torch.int64, device=device)
         self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
         columns = (self._slot_columns, self._history_columns)  # as tensors: a list would be copied in every round

@@ -27,14 +27,22 @@ from agentbench_spec.drafting import (
 class HybridDrafter(Drafter):
     """Two drafters over the same rows; the other one runs only in rounds in which some row's look-up passes."""
 
+    paths = ("both", "look-up")
+    """The ways a round can go, each captured on its own where rounds are."""
+    path = "both"
+    """That of the round for which `look_ahead` was asked last."""
+    forced_path: str | None = None
+    """Set to capture a path whatever the text says."""
+
     def __init__(self, lookup: SequenceDrafter, other: Drafter, min_match: int) -> None:
         self._lookup, self._other, self._min_match = lookup, other, min_match
         self._source: list[str] = []
-        self._k_of_other = 0
+        self.static, self._in_place = other.static, False
         self.spec = _spec_of(lookup.spec, other.spec)
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         """Open both parts. Raises ConfigError as they do."""
+        self._in_place = target.attention is not None
         for part in self._parts:
             part.open(target, rows=rows, capacity=capacity)
         self.spec = _spec_of(self._lookup.spec, self._other.spec)
@@ -42,8 +50,13 @@ class HybridDrafter(Drafter):
 
     def observe(self, span: Span) -> None:
         """Both parts learn every committed position, whoever guessed it."""
-        for part in self._parts:
-            part.observe(span)
+        if not self._in_place or span.on_host is not None:
+            self._lookup.observe(span)
+        self._other.observe(span)
+
+    def observe_on_host(self, span: Span) -> None:
+        """The look-up's part where `observe` is a captured step, which is not told what the host knows."""
+        self._lookup.observe(span)
 
     def look_ahead(self, anchor: Sequence[int], position: Sequence[int], k: int) -> Sequence[Sequence[int]]:
         """Look up on the host; which rows copy, how much, and what, row by row."""
@@ -51,9 +64,10 @@ class HybridDrafter(Drafter):
         copies = [match >= self._min_match for match in self._lookup.match_lengths(anchors, positions)]
         copied = self._lookup.propose(anchors, positions, k)
         others = any(at >= 0 and not own for own, at in zip(copies, position, strict=True))
-        self._source = [(self._lookup if own else self._other).spec.name for own in copies]
-        self._k_of_other = k if others else 0
-        return [int(own) for own in copies], _counts(copied).tolist(), copied.ids.flatten().tolist()
+        self._source[:] = [(self._lookup if own else self._other).spec.name for own in copies]
+        self.path = self.forced_path or ("both" if others and k else "look-up")
+        ids = nn.functional.pad(copied.ids, (0, k - copied.ids.shape[1] if self._in_place else 0))
+        return [int(own) for own in copies], _counts(copied).tolist(), ids.flatten().tolist()
 
     def propose(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         """Copy for rows whose match is long enough; for the rest ask the other part, if there is a rest."""
@@ -61,12 +75,13 @@ class HybridDrafter(Drafter):
         if not carried:  # nobody looked ahead: this is not a round of the engine
             found = self.look_ahead(anchor.tolist(), position.tolist(), k)
             carried = [torch.tensor(part, dtype=torch.int64, device=anchor.device) for part in found]
+        source = self._source if self._in_place else list(self._source)  # a captured step gives the list as it is then
         copies, counts, ids = carried[0] > 0, carried[1], carried[2].view(len(anchor), -1)
         # Asked for nothing it still hears that a round begins, which a drafter may have to know.
-        guessed = self._ask_other(anchor, position, self._k_of_other)
-        if not self._k_of_other:
-            return Proposal(ids, count=counts * copies, source=self._source)
-        return _merged(Proposal(ids, count=counts), guessed, copies, self._source)
+        guessed = self._ask_other(anchor, position, k if self.path == "both" else 0)
+        if self.path != "both":
+            return Proposal(ids, count=counts * copies, source=source)
+        return _merged(Proposal(ids, count=counts), guessed, copies, source)
 
     def _ask_other(self, anchor: Tensor, position: Tensor, k: int) -> Proposal:
         sampler: DraftSampler | None = getattr(self, "sampler", None)

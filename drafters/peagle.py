@@ -32,6 +32,7 @@ class PEagleDrafter(ContextDrafter):
     """P-EAGLE on rows; see `make` for the options."""
 
     net: PEagleNet
+    static = True
 
     def __init__(self, checkpoint: Checkpoint, config: Eagle3Config, spec: DrafterSpec, *, window: int) -> None:
         self.spec, self.notes = spec, config.notes
@@ -50,6 +51,7 @@ class PEagleDrafter(ContextDrafter):
             device=target.device,
             dtype=target.dtype,
             sights=(Sight(causal=True),) * net.geometry.num_layers,
+            attention=target.attention,
         )
         window = min(self._window, capacity)
         self._ring = FeatureRing(
@@ -61,7 +63,7 @@ class PEagleDrafter(ContextDrafter):
         """Run the pairs that the span completes through the head, and keep its newest features."""
         if span.hidden is None:
             raise ContractError("peagle needs Span.hidden of every position (scope 'all'); the span has none")
-        n = max(told_width(span), 1)
+        n = max(told_width(span, static=self._context.attention is not None), 1)
         rows, start, count = (part.to(self._context.keys.device) for part in (span.rows, span.start, span.count))
         offset = self._context.index[:n]
         counted = offset < count[:, None]
@@ -70,7 +72,8 @@ class PEagleDrafter(ContextDrafter):
         paired = torch.cat((before[:, None], features[:, :-1]), 1).masked_fill(~counted[..., None], 0)
         pairs = (start[:, None] + offset - 1).clamp_min(0)
         self._context.advance(span)
-        memory = Committed(self._context, rows, pairs, counted & (kept[:, None] | (offset > 0)))
+        whole, in_round = counted & (kept[:, None] | (offset > 0)), self._context.is_round(span)
+        memory = Committed(self._context, rows, pairs, whole, in_round=in_round)
         self.net.run(span.input_ids[:, :n].masked_fill(~counted, 0), paired, self.net.rope(pairs), memory)
         self._ring.keep(rows, start, count, features)
 
@@ -92,7 +95,8 @@ class PEagleDrafter(ContextDrafter):
         ids[:, 0] = anchor.clamp_min(0)
         logits = self.net.logits(self.net.run(ids, features, self.net.rope(window.positions), window))
         drawn = [pick(row, self.net.target_ids, self.net.geometry.vocab_size, self.sampler) for row in logits.unbind(1)]
-        count = torch.where(kept, k, 0) if self._ring.lost else None
+        maybe_lost = self._ring.lost or self._context.attention is not None  # a captured step must always look
+        count = torch.where(kept, k, 0) if maybe_lost else None
         return Proposal(torch.stack([ids for ids, _ in drawn], 1), stack_probs([probs for _, probs in drawn]), count)
 
     @torch.inference_mode()

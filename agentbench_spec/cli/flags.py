@@ -44,6 +44,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="Rollouts; a smaller limi
 Data = Annotated[Path | None, typer.Option(help="The workload's data: a file or folder; always wins.")]
 Standin = Annotated[bool, typer.Option("--offline-standin", help="Generated rollouts of its shape, labelled as such.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")]
+CudaGraphs = Annotated[str | None, typer.Option("--graphs", help="CUDA graphs of rounds, all or none: auto, on, off.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the selection.")]
 Again = Annotated[bool | None, typer.Option("--aa", help="Decode with a second plain drafter, too: 1.00 or noise.")]
 Backend = Annotated[str | None, typer.Option(help="engine (ours), or servers: sglang, vllm, openai.")]

@@ -54,6 +54,7 @@ def run(
     aa: flags.Again = None,
     device: flags.Device = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float64, float32, bfloat16, float16.")] = None,
+    graphs: flags.CudaGraphs = None,
     backend: flags.Backend = None,
     base_url: flags.BaseUrls = None,
     launch: flags.Launch = None,
@@ -158,7 +159,8 @@ def _show(done: Outcome | ServedRun | Joined) -> None:
     from agentbench_spec.results.summary import render, summary_dict
     from agentbench_spec.results.verdict import failed_drafters, reasons
 
-    for line in done.card.lines(done.rows)[2:] if done.card else ():  # the first two stood there before the run
+    stood_there = len(done.card.lines(())) if done.card else 0  # before the run
+    for line in done.card.lines(done.rows)[stood_there:] if done.card else ():
         say(line)
     console.print(render(done.summary))
     if tasks := task_line(tasks_by_drafter(done.rows)):

@@ -23,6 +23,7 @@ from agentbench_spec.config.auto_k import with_auto_k
 from agentbench_spec.config.backends import SERVED, Backend, OpenAIConfig, ServersConfig, SGLangConfig, VLLMConfig
 from agentbench_spec.config.contradictions import refuse_contradictions
 from agentbench_spec.config.live_limits import LiveConfig
+from agentbench_spec.config.rope_scaling import RopeScaling
 from agentbench_spec.config.strict_section import Section
 from agentbench_spec.errors import ConfigError
 
@@ -53,19 +54,6 @@ def _dtype(value: Any) -> Any:
 Dtype = Annotated[Literal["auto", "float64", "float32", "bfloat16", "float16"], BeforeValidator(_dtype)]
 
 
-class RopeScaling(Section):
-    """Static YaRN: a longer window for the target, and with it for every drafter that shares its positions."""
-
-    rope_type: Literal["yarn"] = "yarn"
-    factor: float = Field(gt=1)
-    """The window becomes factor x the original one."""
-    original_max_position_embeddings: int | None = Field(default=None, ge=1)
-    """Window the model was trained for; None: the one its config names (Qwen3's says 40960, its card 32768)."""
-    beta_fast: float | None = None
-    beta_slow: float | None = None
-    attention_factor: float | None = None
-
-
 class TargetConfig(Section):
     """The model that is decoded."""
 
@@ -83,6 +71,8 @@ class TargetConfig(Section):
     """YaRN for the whole run, such as {factor = 2.0}; it changes outputs at every length. None: as trained."""
     beyond_window: Literal["refuse", "flag"] = "refuse"
     """A turn longer than the trained window: not measured, or measured up to capacity_tokens and labelled so."""
+    graphs: Literal["auto", "on", "off"] = "auto"
+    """auto: on CUDA, replay the rounds of all drafters from graphs, if all can be captured; on: fail if not."""
     fast_linears: bool = True
     """On a CPU, race linear kernels and use the fastest (see agentbench_spec/engine/linear.py)."""
 
@@ -142,7 +132,9 @@ class ReplayConfig(Section):
     max_turns: int | None = Field(default=None, ge=1)
     """Turns replayed per rollout."""
     chunk_tokens: int = Field(default=512, ge=1)
-    """Prefill chunk."""
+    """Prefill chunk on a CPU."""
+    gpu_chunk_tokens: int = Field(default=4096, ge=1)
+    """Prefill chunk on a GPU, where a small one takes as long to launch as to run."""
 
 
 class MeasureConfig(Section):
@@ -168,6 +160,12 @@ class MeasureConfig(Section):
     """Decode every turn with a second plain drafter too: its speed-up is what nothing at all reads as."""
 
 
+_CAME_LATER = (
+    *(("decode", "k_policy"), ("decode", "sweep"), ("measure", "ceiling")),
+    *(("target", "graphs"), ("replay", "gpu_chunk_tokens")),
+)
+
+
 class RunConfig(Section):
     """One run."""
 
@@ -191,9 +189,10 @@ class RunConfig(Section):
     def _without_untouched_later_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Untouched settings that came later are left out: older runs, which lack them, still resume."""
         tree: dict[str, Any] = dump(self)
-        for section, name in (("decode", "k_policy"), ("decode", "sweep"), ("measure", "ceiling")):
-            if tree.get(section, {}).get(name) in ("fixed", (), [], False):
-                del tree[section][name]
+        for section, name in _CAME_LATER:
+            own = getattr(self, section)
+            if getattr(own, name) == type(own).model_fields[name].default:
+                tree.get(section, {}).pop(name, None)
         later: dict[str, ServersConfig] = {"vllm": VLLMConfig(), "openai": OpenAIConfig()}
         untouched = {name for name, own in later.items() if name != self.backend and getattr(self, name) == own}
         untouched |= {"live"} if self.live == LiveConfig() else set()

@@ -60,6 +60,12 @@ def _target(config: RunConfig) -> Iterator[str]:
             f"target.revision={target.revision} and target.source={_EMBEDDED}: the embedded model has no revisions; "
             "leave target.revision out, or name the hub id it belongs to as target.source"
         )
+    if target.graphs == "on" and (decode.k_policy == "auto" or decode.sweep):
+        several = "decode.sweep" if decode.sweep else "decode.k=auto"
+        yield (
+            f"target.graphs=on and {several}: graphs hold rounds of one k; set decode.k to a number, or leave "
+            "target.graphs out"
+        )
     capacity = target.capacity_tokens
     if capacity is not None and capacity <= decode.max_new_tokens:
         yield (
@@ -91,6 +97,7 @@ def _servers(config: RunConfig) -> Iterator[str]:
         ("measure.ceiling", config.measure.ceiling),
         ("decode.k=auto", config.decode.k_policy == "auto"),
         ("decode.sweep", bool(config.decode.sweep)),
+        ("target.graphs=on", config.target.graphs == "on"),
         ("target.rope_scaling", config.target.rope_scaling is not None),
     )
     for name, given in engine_only:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from agentbench_spec.conformance import batches, laws, rewrites, upkeep
 from agentbench_spec.conformance.bench import WHOLE, Bench
+from agentbench_spec.conformance.captured import captured_rounds
 from agentbench_spec.conformance.distribution import distribution
 from agentbench_spec.conformance.drive import Broken, NotApplicable
 from agentbench_spec.conformance.places import PLACES, check_places
@@ -60,6 +61,7 @@ LAWS: tuple[Law, ...] = (
     Law("rewrite", rewrites.rewrites_seen),
     Law("ingest", upkeep.ingest_in_observe),
     Law("memory", upkeep.growth_is_told),
+    Law("capture", captured_rounds),
     Law("distribution", distribution),
     Law("parity", laws.parity),
     Law("floor", laws.acceptance_floor),

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 
+from agentbench_spec.engine.steps.round_attention import RoundAttention, Seen
 from agentbench_spec.errors import ConfigError
 
 NAME = "agentbench_slots"
@@ -25,7 +27,7 @@ def slot_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Seen | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **kwargs: Any,
@@ -33,8 +35,8 @@ def slot_attention(
     """Attention of new positions over a slot cache.
 
     query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, S] additive in query dtype, G = Hq /
-    Hkv, over the last S <= T positions, as `causal_mask` makes it (None: every position may be seen). Returns
-    ([B, n, Hq, D], None).
+    Hkv, over the last S <= T positions, as `causal_mask` makes it (None: every position may be seen), or what
+    `RoundAttention.seen` makes for a static round. Returns ([B, n, Hq, D], None).
 
     Raises ConfigError for a variant that this function does not compute (soft cap, sinks), and for a layer whose
     window the text has outgrown without a mask that says so.
@@ -45,11 +47,13 @@ def slot_attention(
             f"this target's attention slides over a window of {window} tokens, which its config does not say in a way "
             f"the engine reads (sliding_window, layer_types); the text has reached {key.shape[2]}"
         )
-    if attention_mask is not None and (seen := attention_mask.shape[-1]) < key.shape[2]:
-        key, value = key[:, :, -seen:], value[:, :, -seen:]
     for name in _UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ConfigError(f"this target's attention needs {name!r}, which the engine does not compute")
+    if isinstance(attention_mask, BlockMask) or (attention_mask is not None and attention_mask.dtype == torch.bool):
+        return RoundAttention.attend(query, key, value, attention_mask, scaling).transpose(1, 2), None
+    if attention_mask is not None and (seen := attention_mask.shape[-1]) < key.shape[2]:
+        key, value = key[:, :, -seen:], value[:, :, -seen:]
     batch, query_heads, n, width = query.shape
     kv_heads = key.shape[1]
     folded = query.reshape(batch, kv_heads, query_heads // kv_heads * n, width)

@@ -93,15 +93,25 @@ class SlotCache(Cache):  # type: ignore[misc]
         shape = (rows, kv_heads, capacity, head_dim)
         super().__init__(layers=[SlotLayer(self, shape, dtype, device) for _ in range(layers)])
 
+    def end_of(self, start: Sequence[int], n: int) -> int:
+        """Where n positions fed at each start end. Raises MeasurementError beyond the capacity."""
+        end = max(start) + n
+        if end > self.capacity:
+            raise MeasurementError(f"position {end} is beyond the cache's capacity of {self.capacity} tokens")
+        return end
+
+    def aim_at(self, positions: Tensor) -> None:
+        """Point the next forward at rows 0 .. B - 1 and positions [B, n] that the device knows; all is read."""
+        rows = torch.arange(len(positions), device=positions.device)[:, None]
+        self.window = Window(slice(0, len(positions)), self.capacity, None, (rows, positions))
+
     def aim(self, first_row: int, start: Sequence[int], n: int, positions: Tensor) -> int:
         """Point the next forward at rows first_row .. first_row + B - 1, positions start[b] .. start[b] + n - 1.
 
         positions [B, n] int64 on the cache's device. Returns the extent that will be read: exact on a CPU; on a GPU
         rounded up, so that few different kernel shapes occur. Raises MeasurementError beyond the capacity.
         """
-        end = max(start) + n
-        if end > self.capacity:
-            raise MeasurementError(f"position {end} is beyond the cache's capacity of {self.capacity} tokens")
+        end = self.end_of(start, n)
         extent = min(-(-end // self.granule) * self.granule, self.capacity)
         rows = slice(first_row, first_row + len(start))
         if len(start) == 1:

@@ -44,43 +44,51 @@ def drafts_of(drafter: Drafter, asked: Asked, k: int, target: Target) -> tuple[D
         look_ahead = getattr(drafter, "look_ahead", None)
         feed = asked.feed(device, k, look_ahead(asked.anchors, asked.positions, k) if look_ahead else ())
         drafter.carried = feed.more
-        return _proposed(drafter, feed, k, target), feed
-    guessed = _proposed(drafter, asked.feed(CPU, k), k, target)
+        return proposed(drafter, feed, k, target), feed
+    guessed = proposed(drafter, asked.feed(CPU, k), k, target)
     feed = asked.feed(device, k, (guessed.ids.flatten().tolist(), guessed.count.tolist()))
     ids, count = feed.more
     probs = None if guessed.probs is None else guessed.probs.to(device)
     return Drafted(ids.view(guessed.ids.shape), probs, count, guessed.source), feed
 
 
-def _proposed(drafter: Drafter, feed: Feed, k: int, target: Target) -> Drafted:
-    proposal = checked(drafter.propose(feed.anchor, feed.position, k), drafter, len(feed.live), k, target)
+def proposed(drafter: Drafter, feed: Feed, k: int, target: Target, *, values: bool = True) -> Drafted:
+    """One call of propose, where `feed` is. values: those of the host may be looked at, as no captured step may.
+
+    Raises ContractError naming the clause that is broken.
+    """
+    proposal = drafter.propose(feed.anchor, feed.position, k)
+    checked(proposal, drafter, len(feed.live), k, target, values=values)
     if proposal.ids.device != feed.anchor.device:
         raise ContractError(
             f"drafter {drafter.spec.name!r} proposed ids on {proposal.ids.device}: the anchor is on "
             f"{feed.anchor.device}, and ids must be where it is"
         )
-    ids, probs, count = trimmed(proposal, feed.live)
-    in_vocabulary(ids, drafter, target)
+    ids, probs, count = trimmed(proposal, feed.live, values=values)
+    if values:
+        in_vocabulary(ids, drafter, target)
     return Drafted(ids, probs, count, proposal.source)
 
 
-def checked(proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target) -> Proposal:
+def checked(
+    proposal: Proposal, drafter: Drafter, rows: int, k: int, target: Target, *, values: bool = True
+) -> Proposal:
     """The proposal, if its shapes and dtypes keep the contract (values on a device would cost a sync).
 
-    Raises ContractError naming the clause that is broken.
+    values: those of the host are looked at, too. Raises ContractError naming the clause that is broken.
     """
     if not isinstance(proposal, Proposal):
         raise ContractError(
             f"drafter {drafter.spec.name!r}: propose returned {type(proposal).__name__}, not a Proposal"
         )
-    for kept, clause in _clauses(proposal, rows, k, target.info.vocab_size):
+    for kept, clause in _clauses(proposal, rows, k, target.info.vocab_size, values):
         if not kept:
             ids = proposal.ids
             raise ContractError(f"drafter {drafter.spec.name!r} proposed ids {tuple(ids.shape)} {ids.dtype}: {clause}")
     return proposal
 
 
-def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator[tuple[bool, str]]:
+def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int, values: bool) -> Iterator[tuple[bool, str]]:
     """(is it kept, in words) for each clause; a later one may rely on the earlier ones."""
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
     yield ids.dtype == torch.int64, "ids must be int64"
@@ -96,22 +104,23 @@ def _clauses(proposal: Proposal, rows: int, k: int, vocab_size: int) -> Iterator
     if count is not None:
         yield tuple(count.shape) == (rows,), f"count must be [{rows}]"
         yield not count.is_floating_point(), "count must be whole numbers"
-        if count.device.type == "cpu":
+        yield values or count.device == ids.device, "in a static round count must be where the ids are"
+        if values and count.device.type == "cpu":
             within = int(count.min()) >= 0 and int(count.max()) <= ids.shape[1]
             yield within, "it counts tokens that are not among its ids"
 
 
-def trimmed(proposal: Proposal, live: Numbers) -> tuple[Tensor, Tensor | None, Tensor]:
+def trimmed(proposal: Proposal, live: Numbers, *, values: bool = True) -> tuple[Tensor, Tensor | None, Tensor]:
     """(ids [B, n], probs [B, n, V] or None, count [B]) without the columns no live row counts, if the host knows them.
 
-    live: 1 where a turn decodes, else 0. Verifying padding costs target time; asking a device for its counts would cost
-    a sync. Ids that do not count become 0: whatever a drafter leaves there, idle rows included, the target must be able
-    to run.
+    live: 1 where a turn decodes, else 0; values: False to leave shapes as they are. Verifying padding costs target
+    time; asking a device for its counts would cost a sync. Ids that do not count become 0: whatever a drafter leaves
+    there, idle rows included, the target must be able to run.
     """
     ids, probs, count = proposal.ids, proposal.probs, proposal.count
     if count is None:
         count = live.on_device * ids.shape[1]
-    elif count.device.type == "cpu":
+    elif values and count.device.type == "cpu":
         known = count * torch.tensor(live)
         width = int(known.max())
         ids, probs = ids[:, :width], None if probs is None else probs[:, :width]

@@ -19,16 +19,45 @@ from agentbench_spec.drafting import Drafter, Span
 if TYPE_CHECKING:
     from agentbench_spec.engine.target import Evaluated
 
-PAST_THE_RECORD = -1
-"""Stands behind a record's last token; no draft equals it."""
+NO_TOKEN = -1
+"""Stands behind a record's last token, and fills up stop ids; no token equals it."""
+
+_STOP_IDS = 8
+"""Static rounds send a multiple of so many stop ids."""
 
 
 def sent(parts: Iterable[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
     """Lists of whole numbers as tensors [len] int64 on `device`, in one copy that the host does not wait for."""
     lists = list(parts)
     pinned = device.type == "cuda"
-    together = torch.tensor(list(chain.from_iterable(lists)), dtype=torch.int64, pin_memory=pinned)
+    together = _together(lists, pinned=pinned)
     return torch.split(together.to(device, non_blocking=pinned), [len(part) for part in lists])
+
+
+class Board:
+    """Where the numbers of static rounds lie: each round's are copied over those of the last one of its layout."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._stop_ids = 0
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+
+    def sent(self, parts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+        """As the function `sent`, at the same addresses whenever the lists have the same lengths."""
+        layout = tuple(map(len, parts))
+        together = _together(parts, pinned=self.device.type == "cuda")
+        if layout not in self._kept:
+            self._kept[layout] = torch.zeros(sum(layout), dtype=torch.int64, device=self.device)
+        return torch.split(self._kept[layout].copy_(together, non_blocking=True), list(layout))
+
+    def filled(self, stop_ids: Sequence[int]) -> list[int]:
+        """Stop ids as a list whose length depends on the longest such list alone."""
+        self._stop_ids = max(self._stop_ids, -(-len(stop_ids) // _STOP_IDS) * _STOP_IDS, _STOP_IDS)
+        return _filled(stop_ids, self._stop_ids)
+
+
+def _together(parts: Iterable[Sequence[int]], *, pinned: bool) -> Tensor:
+    return torch.tensor(list(chain.from_iterable(parts)), dtype=torch.int64, pin_memory=pinned)
 
 
 class Numbers(list[int]):
@@ -66,6 +95,8 @@ class Feed:
     """[S] int64: the tokens that end a turn; empty on a CPU likewise."""
     more: Sequence[Tensor] = ()
     """Further lists that were sent along."""
+    layout: tuple[int, ...] = ()
+    """Numbers of each list that was sent; feeds of one board with equal layouts lie at the same addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +111,29 @@ class Asked:
     """The next tokens of each forced turn's record, fewer at its end; None: the turns are free."""
     stop_ids: Sequence[int]
 
-    def feed(self, device: torch.device, k: int, more: Sequence[Sequence[int]] = ()) -> Feed:
-        """These numbers on `device`, and `more` lists with them. k: most drafts of the round."""
+    def feed(
+        self, device: torch.device, k: int, more: Sequence[Sequence[int]] = (), board: Board | None = None
+    ) -> Feed:
+        """These numbers on `device`, and `more` lists with them. k: most drafts of the round; board: of static ones."""
         live = [int(position >= 0) for position in self.positions]
         parts = [self.anchors, self.positions, self.starts, live]
         if self.ahead is not None:
             parts.append([token for row in self.ahead for token in _filled(row, k + 1)])
-        if device.type != "cpu":
-            parts += [self.rooms, self.stop_ids]
-        anchor, position, start, live_there, *rest = sent([*parts, *more], device)
+        ends_there = device.type != "cpu" or board is not None
+        if ends_there:
+            parts += [self.rooms, self.stop_ids if board is None else board.filled(self.stop_ids)]
+        parts += more
+        anchor, position, start, live_there, *rest = sent(parts, device) if board is None else board.sent(parts)
         rows, unused = len(live), anchor[:0]
         record = None if self.ahead is None else rest.pop(0).view(rows, k + 1)
-        room, stop_ids = (unused, unused) if device.type == "cpu" else (rest.pop(0), rest.pop(0))
+        room, stop_ids = (rest.pop(0), rest.pop(0)) if ends_there else (unused, unused)
         begun, decoding = Numbers(self.starts, start), Numbers(live, live_there)
-        return Feed(anchor, position, begun, decoding, record, room, stop_ids, rest)
+        layout = tuple(map(len, parts))
+        return Feed(anchor, position, begun, decoding, record, room, stop_ids, rest, layout)
 
 
 def _filled(tokens: Sequence[int], n: int) -> list[int]:
-    return [*tokens[:n], *[PAST_THE_RECORD] * (n - len(tokens))]
+    return [*tokens[:n], *[NO_TOKEN] * (n - len(tokens))]
 
 
 def kept_of(next_ids: Tensor, matched: Tensor, feed: Feed) -> Tensor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from agentbench_spec.engine.spans import on_device
 from agentbench_spec.engine.verify import sound
 from agentbench_spec.engine.windows import Windows
 from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
+
+if TYPE_CHECKING:
+    from agentbench_spec.engine.steps.static_target import Static
 
 EMBEDDING = -1
 """Layer id of the embedding output."""
@@ -42,15 +45,25 @@ class Evaluated:
 class Target:
     """A causal LM whose rows grow, are verified against, and are cut back, without copying any KV."""
 
-    def __init__(self, model: nn.Module, *, name: str, capacity: int, rows: int = 1, slack: int = 64):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        name: str,
+        capacity: int,
+        rows: int = 1,
+        slack: int = 64,
+        static: Static | None = None,
+    ):
         """Wrap `model` for `rows` sequences of at most `capacity` tokens.
 
-        slack: positions beyond the capacity that a verified block may touch before it is cut back.
+        slack: positions beyond the capacity that a verified block may touch before it is cut back; static: what makes
+        rounds static, None: they are not.
 
         Raises ConfigError if the model is not laid out as decoder layers between an embedding and a final norm.
         """
         config: Any = model.config
-        self.model, self.capacity, self.rows = model, capacity, rows
+        self.model, self.capacity, self.rows, self.static = model, capacity, rows, static
         self.lengths = [0] * rows
         """Positions of each row that count."""
         config._attn_implementation = attention.register()
@@ -63,12 +76,12 @@ class Target:
             rows=rows,
             kv_heads=kv_heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-            capacity=capacity + slack,
+            capacity=capacity + slack if static is None else static.attention.slots(capacity + slack),
             dtype=weight.dtype,
             device=weight.device,
         )
         windows = Windows.of(config)
-        self._windows = windows if windows and windows.tokens < self.cache.capacity else None
+        self.windows = windows if windows and windows.tokens < self.cache.capacity else None
         """None where no text that fits outgrows a window."""
         self._hooks = _TapHooks(model, config.num_hidden_layers)
         self.info = TargetInfo(
@@ -82,6 +95,7 @@ class Target:
             config=config,
             embed_tokens=model.get_input_embeddings(),  # type: ignore[operator]
             lm_head=model.get_output_embeddings(),  # type: ignore[operator]
+            attention=None if static is None else static.attention,
         )
 
     @torch.inference_mode()
@@ -97,27 +111,40 @@ class Target:
         Raises MeasurementError if a start leaves a gap or runs past the capacity.
         """
         n = input_ids.shape[1]
-        for row, at in enumerate(start, first_row):
-            if at > self.lengths[row]:
-                raise MeasurementError(f"row {row} has {self.lengths[row]} positions; position {at} would leave a gap")
+        self.check_start(first_row, start)
         at_start = on_device(input_ids.device, start)[0].on_device
         positions = at_start[:, None] + torch.arange(n, device=input_ids.device)
         extent = self.cache.aim(first_row, start, n, positions)
         mask: Any = None
         if n > 1 or len(start) > 1 or extent != start[0] + 1:
             mask = attention.causal_mask(at_start, n, extent, self._groups, self.info.dtype)
-        if self._windows is not None:
-            mask = self._windows.masks(mask, self.cache, at_start, start, n, self._groups)
+        if self.windows is not None:
+            mask = self.windows.masks(mask, self.cache, at_start, start, n, self._groups)
+
+        def body() -> Tensor:
+            out = self.model(
+                input_ids=input_ids,
+                attention_mask=mask,
+                position_ids=positions,
+                cache=self.cache,
+                use_cache=True,
+                logits_to_keep=keep,
+            )
+            return out.logits  # type: ignore[no-any-return]
+
+        return self.evaluated(body, taps)
+
+    def evaluated(self, body: Callable[[], Tensor], taps: Collection[int]) -> Evaluated:
+        """The logits that `body` gives by running the model, and the states of `taps` met on the way."""
         self._hooks.wanted = taps
-        out = self.model(
-            input_ids=input_ids,
-            attention_mask=mask,
-            position_ids=positions,
-            cache=self.cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        return Evaluated(logits=out.logits, states=self._hooks.take())
+        logits = body()
+        return Evaluated(logits=logits, states=self._hooks.take())
+
+    def check_start(self, first_row: int, start: Sequence[int]) -> None:
+        """Raise MeasurementError if what is fed at the starts of the rows from first_row on would leave a gap."""
+        for row, at in enumerate(start, first_row):
+            if at > self.lengths[row]:
+                raise MeasurementError(f"row {row} has {self.lengths[row]} positions; position {at} would leave a gap")
 
     @torch.inference_mode()
     def self_check(self, tokens: int = 24) -> None:
@@ -146,30 +173,36 @@ class Target:
             )
         try:
             ours = self._in_two_chunks(ids)
+            last = None if self.static is None else self._in_a_static_step(ids)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"{self.info.name}: this architecture does not run on the engine: {error}") from error
+        self._refuse_difference(ours, stock, "")
+        if last is not None:
+            self._refuse_difference(last, stock[-len(last) :], " in static rounds: set target.graphs=off")
+
+    def _refuse_difference(self, ours: Tensor, stock: Tensor, where: str) -> None:
         apart = (ours - stock).abs().masked_fill(ours == stock, 0)  # entries masked by -inf have no difference
         difference = float(apart.max() / stock.masked_fill(stock.isinf(), 0).abs().max())
         if not difference <= _SELF_CHECK_TOLERANCE[self.info.dtype]:
             raise ConfigError(
                 f"{self.info.name}: the engine's logits differ from the model's own by {difference:.1%}; this "
-                "architecture is not supported"
+                f"architecture is not supported{where}"
             )
 
     @contextmanager
     def _short_windows(self) -> Iterator[None]:
         """Windows that a short text outgrows, for the engine and the model's own masks alike."""
         config: Any = self.model.config
-        windows, tokens = self._windows, getattr(config, "sliding_window", None)
+        windows, tokens = self.windows, getattr(config, "sliding_window", None)
         if not tokens:
             yield
             return
         config.sliding_window = min(tokens, _SHORT_WINDOW)
-        self._windows = Windows.of(config)
+        self.windows = Windows.of(config)
         try:
             yield
         finally:
-            config.sliding_window, self._windows = tokens, windows
+            config.sliding_window, self.windows = tokens, windows
 
     def _in_two_chunks(self, ids: Tensor) -> Tensor:
         """Logits [n, V] of ids [1, n] fed to row 0 in two evaluations; the row is empty again afterwards.
@@ -185,6 +218,14 @@ class Target:
         second = self.evaluate(0, [half], ids[:, half:]).logits[0]
         self.truncate(0, 0)
         return torch.cat([evaluated.logits[0], second])
+
+    def _in_a_static_step(self, ids: Tensor) -> Tensor:
+        """Logits of the last of ids [1, n] fed to row 0 as a static round does; the row is empty again afterwards."""
+        assert self.static is not None
+        kept = max(ids.shape[1] - 8, 1)
+        self.evaluate(0, [0], ids[:, :kept])
+        start = torch.full((1,), kept, device=ids.device)
+        return self.static.evaluate(self, start, ids[:, kept:], ()).logits[0]
 
     def check_finite(self, row: int, start: int, finite: int, read: int) -> None:
         """Raise NotFinite unless the logits of text positions start .. start + read are among the first `finite`."""

@@ -40,9 +40,9 @@ def sound(logits: Tensor) -> Tensor:
     return leading(logits.amax(-1).isfinite(), None)  # the maximum is NaN, +inf and -inf in just these cases
 
 
-def read_back(next_ids: Tensor, *counts: Tensor) -> list[list[int]]:
-    """All the host needs of a round, in its one crossing: next_ids [B, n], then each count [B], row by row."""
-    return torch.cat([next_ids, torch.stack(counts, dim=1)], dim=1).tolist()
+def to_read(next_ids: Tensor, *counts: Tensor) -> Tensor:
+    """All the host needs of a round, for its one crossing: next_ids [B, n], then each count [B] -> [B, n + counts]."""
+    return torch.cat([next_ids, torch.stack(counts, dim=1)], dim=1)
 
 
 def accept_equal(choices: Tensor, drafts: Tensor, count: Tensor | None = None) -> Verdict:

@@ -38,7 +38,7 @@ from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary, notes, summarise
 from agentbench_spec.results.verdict import not_finite
-from agentbench_spec.runs.card import baseline_step_s
+from agentbench_spec.runs.card import baseline_step_s, launches_text
 from agentbench_spec.writing import write_bytes
 
 Fact = tuple[str, str]
@@ -209,6 +209,8 @@ def _card(manifest: Mapping[str, Any], step_s: float | None) -> Iterable[Fact]:
     yield "Memory reads", number(read and read / 1e9, 1, " GB/s").text
     yield "Fastest possible step", number(floor_s and 1e3 * floor_s, 1, " ms").text
     yield "Baseline step, measured", number(step_s and 1e3 * step_s, 1, " ms").text
+    if launches := card.get("launches"):
+        yield "Rounds", launches_text(launches)
     yield "Clock, cost of a phase", number(cost_s and 1e6 * cost_s, 1, " µs").text
     yield "Prefill, cost of hidden states for drafters", _taps(card.get("taps_cost"))
 

@@ -79,7 +79,7 @@ _UNLIKE = "not the paper's conditions, so every verdict is unknown"
 def refuse_mix(rows: Sequence[ThroughputRow]) -> None:
     """Raises MeasurementError naming the fields in which rows differ that must not."""
     served = any(row.backend != "engine" for row in rows)  # each server has the k it was started with
-    names = ("schema", "backend", "target", "thinking", "workload", *(() if served else ("k",)))
+    names = ("schema", "backend", "target", "thinking", "workload", "graphs", *(() if served else ("k",)))
     mixed = {name: {getattr(row, name) for row in rows} for name in names}
     named = [f"{name}: {', '.join(sorted(map(str, values)))}" for name, values in mixed.items() if len(values) > 1]
     if named:

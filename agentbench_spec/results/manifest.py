@@ -64,6 +64,7 @@ class _Card(_Part):
     taps_cost: _TapsCost | float | None = None
     """A number in manifests of before it had an interval."""
     floor_s: float | None = None
+    launches: dict[str, Any] | None = None
 
 
 class _Git(_Part):

@@ -38,7 +38,7 @@ CONDITIONS = (
     "history_mode",
     "prefix_mode",
     "thinking",
-    "clock",
+    *("clock", "graphs"),
     "backend",
     "client",
     "concurrency",

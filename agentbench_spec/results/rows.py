@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 SCHEMA = 4
 """Version of the row schema. Readers refuse newer ones; an older row is read as one of today's, with nulls for what it
-did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged. 4: machines."""
+did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged. 4: machines, graphs."""
 
 Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
@@ -64,6 +64,8 @@ class TurnRow:
     """The template's enable_thinking flag; None: the template has no such flag."""
     clock: Literal["host", "wall", "attribution", "both"]
     """host: one pass serves both clocks (no device to synchronise); both: two passes."""
+    graphs: bool = False
+    """Rounds of our own engine were replayed from CUDA graphs, those of all drafters."""
 
     # how it ended
     status: Status = "ok"

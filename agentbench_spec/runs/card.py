@@ -6,7 +6,7 @@ this floor is worth little.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ class Card:
     """What the attribution clock costs the host per phase."""
     taps_cost: TapsCost | None = None
     """None: no drafter takes hidden states."""
+    launches: dict[str, Any] | None = None
+    """How a GPU is given its work, as `launches_of` tells; None: the work is done on the host."""
 
     @property
     def floor_s(self) -> float:
@@ -54,6 +56,7 @@ class Card:
             f"{self.kv_bytes_per_token:,} bytes of KV per token",
             f"memory reads {self.read_bytes_per_s / 1e9:.1f} GB/s: a plain step takes at least "
             f"{1e3 * self.floor_s:.3g} ms",
+            *([f"rounds: {launches_text(self.launches)}"] if self.launches else []),
         ]
         if step_s is not None:
             share = self.floor_s / step_s
@@ -84,6 +87,41 @@ def measure_card(target: Target, taps: Collection[int] = ()) -> Card:
         read_bytes_per_s=_read_bytes_per_s(str(info.device)),
         phase_cost_s=phase_cost_s(info.device),
         taps_cost=taps_cost(target, taps) if taps else None,
+        launches=launches_of(target) if info.device.type == "cuda" else None,
+    )
+
+
+def launches_of(target: Target) -> dict[str, Any]:
+    """Whether rounds are captured, how they attend, cuDNN's version, and the kernels of a plain step."""
+    import torch
+
+    from agentbench_spec.engine.machine import kernels_of
+
+    static, device = target.static, target.info.device
+    token, start = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+
+    def step() -> None:
+        with torch.inference_mode():
+            if static is None:
+                target.evaluate(0, [0], token)
+            else:
+                static.evaluate(target, start, token, ())
+
+    return {
+        "captured": static is not None and static.graphs.on,
+        "attention": "sdpa" if static is None else static.attention.kind,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "kernels_per_step": kernels_of(step),
+    }
+
+
+def launches_text(launches: Mapping[str, Any]) -> str:
+    """The same in words."""
+    captured, kernels = launches.get("captured"), launches.get("kernels_per_step")
+    return (
+        f"{'CUDA graphs' if captured else 'launched kernel by kernel'}, attention {launches.get('attention')}, "
+        f"cuDNN {launches.get('cudnn')}; a plain step is {'?' if kernels is None else f'{kernels:,}'} kernels"
+        f"{' in one graph' if captured else ''}"
     )
 
 

@@ -33,6 +33,7 @@ from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.all_rollouts import replay_all
 from agentbench_spec.runs.card import Card, measure_card
 from agentbench_spec.runs.contention import OtherWork, doubtful, note
+from agentbench_spec.runs.graph_mode import open_all
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
 from agentbench_spec.runs.round_costs import as_dict
 from agentbench_spec.runs.scale.shards import Shard, begun_share, refuse_shard, share_of
@@ -191,9 +192,7 @@ class Bench:
         """
         drafters = {label: make() for label, make in drafter_makers(config).items()}
         setup = Setup.load(config, tell)
-        target = setup.engine(setup.capacity)
-        for label, drafter in drafters.items():
-            setup.open(label, drafter, target)
+        target, drafters = open_all(setup, drafters)
         arms, sweep = arms_over(drafters, config.decode.sweep), set(map(str, config.decode.sweep))
         swept = {name: k for name in arms if (k := arm_of(name)[1]) in sweep}
         name = workload or file_name(config.workload.name)
@@ -216,11 +215,15 @@ class Bench:
     def warm_up(self, rollouts: Sequence[Rollout], tokens: int = 64) -> dict[str, float | None]:
         """Run every decoder once over the start of a prompt, at the shapes of the run; seconds per drafter.
 
-        First calls compile, allocate and page in; none of that belongs to a turn. None: the drafter failed, which its
-        rows will tell. Raises ConfigError if not one rollout can be rendered.
+        First calls compile, allocate and page in; none of that belongs to a turn. On a GPU the prompt is as long as two
+        full chunks of prefill, again and again the same if need be. None: the drafter failed, which its rows will tell.
+        Raises ConfigError if not one rollout can be rendered.
         """
         rollout, prompt = self._first_prompt(rollouts)
         room = self.target.capacity - rehearsal_tokens(self.replayer.conditions.limits)
+        if self.target.info.device.type == "cuda":
+            tokens = 2 * self.replayer.conditions.chunk_tokens
+            prompt = prompt * (tokens // len(prompt) + 1)
         return {name: self._rehearse(name, rollout, prompt[: min(tokens, room)]) for name in self.drafters}
 
     def _first_prompt(self, rollouts: Sequence[Rollout]) -> tuple[Rollout, list[int]]:
@@ -238,7 +241,8 @@ class Bench:
             prompt = prompt[: max(1, limit - rehearsal_tokens(self.replayer.conditions.limits))]
         try:
             with Stopwatch(self.target.info.device) as watch:
-                session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=len(prompt))
+                chunk = min(len(prompt), self.replayer.conditions.chunk_tokens)
+                session = Session(self.target, {name: self.drafters[name]}, chunk_tokens=chunk)
                 self.replayer.rehearse(session, rollout, name, prompt)
                 session.reset()
             if name in self.adaptive and (costs := self.replayer.adapt(rollout, name, prompt)):

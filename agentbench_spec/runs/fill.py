@@ -46,6 +46,8 @@ class Conditions:
     """Times more that a turn is decoded while something disturbs its clocks."""
     machine: str | None = None
     """Which machine, and GPU of it, the clocks are of."""
+    graphs: bool = False
+    """Rounds are replayed from CUDA graphs."""
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ def identity(target: str, workload: str, conditions: Conditions, rollout: Rollou
         "thinking": conditions.thinking,
         "clock": conditions.clock,
         "machine": conditions.machine,
+        "graphs": conditions.graphs,
     }
 
 

@@ -39,6 +39,7 @@ class Settings(TypedDict, total=False):
     aa: bool | None
     device: str | None
     dtype: str | None
+    graphs: str | None
     backend: str | None
     base_urls: str | Sequence[str] | None
     launch: bool | None
@@ -56,6 +57,7 @@ PLACES = {
     "target": "target.source",
     "device": "target.device",
     "dtype": "target.dtype",
+    "graphs": "target.graphs",
     "workload": "workload.name",
     "limit": "workload.limit",
     "data": "workload.options.data",

@@ -16,9 +16,11 @@ from agentbench_spec import plugins
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, linear, loading
-from agentbench_spec.engine.machine import machine_id
+from agentbench_spec.engine.machine import machine_id, without_plans
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling
+from agentbench_spec.engine.steps.fused_norms import fuse_norms
+from agentbench_spec.engine.steps.static_target import Static, width_for
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import resolve_mode
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
@@ -99,7 +101,7 @@ class Setup:
     renderer: Renderer
     limits: Limits
     kernels: dict[str, Any]
-    """Linear kernels in use, by network and weight shape; for the manifest."""
+    """Linear kernels in use, by network and weight shape, and norms that are one kernel; for the manifest."""
     notes: list[str]
     """What was guessed or is not applied, each once, in words; for the run and its manifest."""
 
@@ -117,6 +119,10 @@ class Setup:
             revision=wanted.revision,
             rope_scaling=wanted.rope_scaling.model_dump() if wanted.rope_scaling else None,
         )
+        without_plans(loaded.model.device)
+        kernels: dict[str, Any] = {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
+        if loaded.model.device.type == "cuda":
+            kernels.setdefault(wanted.source, {})["fused_norms"] = fuse_norms(loaded.model)
         sampling = Sampling(config.decode.temperature, config.decode.top_k, config.decode.top_p)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
         return cls(
@@ -124,19 +130,27 @@ class Setup:
             loaded=loaded,
             renderer=Renderer(loaded.tokenizer, config.replay.thinking, stop=stop),
             limits=Limits(config.decode.k, config.decode.max_new_tokens, frozenset(stop)),
-            kernels={wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {},
+            kernels=kernels,
             notes=[*sampling_notes(loaded.model.generation_config, sampling), *unread_config(Path(wanted.source))],
         )
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a prefill chunk on the target's device."""
+        replay = self.config.replay
+        return replay.chunk_tokens if self.loaded.model.device.type == "cpu" else replay.gpu_chunk_tokens
 
     @property
     def capacity(self) -> int:
         """Tokens a text may have. Raises as `capacity_of` does."""
         return capacity_of(self.config, self.loaded.model.config.max_position_embeddings)
 
-    def engine(self, capacity: int, rows: int = 1) -> Target:
+    def engine(self, capacity: int, rows: int = 1, static: Static | None = None) -> Target:
         """The target over so many rows, its arithmetic checked. Raises ConfigError if it cannot run or does not fit."""
+        slack = self._slack if static is None else width_for(self._slack)
+        model, name = self.loaded.model, self.loaded.name
         try:
-            target = Target(self.loaded.model, name=self.loaded.name, capacity=capacity, rows=rows, slack=self._slack)
+            target = Target(model, name=name, capacity=capacity, rows=rows, slack=slack, static=static)
         except RuntimeError as error:  # torch's word for "out of memory", on every device
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(
@@ -174,13 +188,14 @@ class Setup:
             template_form=self.renderer.form.bent,
             clock=resolve_mode(measure.clock, target.info.device),
             seed=measure.seed,
-            chunk_tokens=replay.chunk_tokens,
+            chunk_tokens=self.chunk_tokens,
             max_turns=replay.max_turns,
             tie_tolerance=measure.tie_tolerance,
             beyond_window=self.config.target.beyond_window,
             ceiling=measure.ceiling,
             repeats=measure.repeats,
             machine=machine_id(target.info.device),
+            graphs=target.static is not None,
         )
 
     @property

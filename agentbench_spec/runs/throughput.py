@@ -32,6 +32,7 @@ from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.card import measure_card
 from agentbench_spec.runs.contention import OtherWork, doubtful
 from agentbench_spec.runs.fill import describe
+from agentbench_spec.runs.graph_mode import capture_rounds, static_rounds
 from agentbench_spec.runs.presets import ThroughputPreset
 from agentbench_spec.runs.replay import rehearsal_tokens
 from agentbench_spec.runs.setup import Setup, Tell, drafter_makers
@@ -107,15 +108,16 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
     """Fill `row` by a pass; a drafter that fails, or would end the process, leaves its error there: others go on."""
     try:
         drafter = bench.opened(row.drafter, row.concurrency)
+        if bench.target.static is not None:
+            capture_rounds(bench.setup, bench.target, drafter, rows=row.concurrency)
         bench.warm_up(drafter, row.concurrency)
-        chunk_tokens = bench.setup.config.replay.chunk_tokens
         ((_, clock),) = clocks(row.clock, bench.target.info.device)
         server = Server(
             bench.target,
             drafter,
             bench.setup.limits,
             rows=row.concurrency,
-            chunk_tokens=chunk_tokens,
+            chunk_tokens=bench.setup.chunk_tokens,
             clock=clock,
         )
         with OtherWork() as other:
@@ -128,6 +130,9 @@ def _measure(bench: _Bench, row: ThroughputRow, requests: int) -> None:
         if row.drafter == BASELINE:
             raise
         row.status, row.error = "error", describe(caught(error))
+    finally:
+        if bench.target.static is not None:
+            bench.target.static.graphs.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +174,10 @@ class _Bench:
         fit, too_many = rows_that_fit(sorted(plan.concurrency), per_row, free)
         if not fit:
             raise ConfigError(too_many[0] if too_many else "concurrency: name at least one")
-        target = setup.engine(capacity, fit[-1])
-        setup.notes.extend([*left_out, *too_many])
+        tried = {name: make() for name, make in makers.items()} if model.device.type == "cuda" else {}
+        static, why = static_rounds(config, tried, model.device)
+        target = setup.engine(capacity, fit[-1], static)
+        setup.notes.extend([*left_out, *too_many, *([why] if why else [])])
         return cls(setup, target, makers, source.name, work, fit, per_row, free, setup.notes)
 
     def try_drafters(self) -> dict[str, _Tried]:
@@ -212,6 +219,7 @@ class _Bench:
             concurrency=concurrency,
             repeat=repeat,
             clock=clock,
+            graphs=self.target.static is not None,
         )
 
     def warm_up(self, drafter: Drafter, rows: int) -> None:

@@ -33,6 +33,7 @@ class BlockDrafter(ContextDrafter):
     net: BlockNet
     behind = BEHIND
     """Positions that sliding layers keep beyond their window: so far back, a cut asks for nothing again."""
+    static = True
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: BlockConfig, verification: Verification) -> None:
         if verification not in ("rejection", "match"):
@@ -88,6 +89,7 @@ class BlockDrafter(ContextDrafter):
             dtype=dtype,
             sights=config.sights,
             behind=self.behind,
+            attention=target.attention,
         )
 
     def build(self) -> BlockNet:
@@ -116,7 +118,8 @@ class BlockDrafter(ContextDrafter):
         if span.hidden is None:
             raise ConfigError(f"{self.spec.name}: the engine delivered no hidden states")
         self._context.advance(span)
-        device, hidden = span.hidden.device, span.hidden[:, : told_width(span)]
+        device = span.hidden.device
+        hidden = span.hidden[:, : told_width(span, static=self._context.attention is not None)]
         rows, start, count = (part.to(device) for part in (span.rows, span.start, span.count))
         positions = start[:, None] + torch.arange(hidden.shape[1], device=device)
         keys, values = self.net.context_keys_values(self.net.fuse(hidden), self._rotary(positions))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from agentbench_spec.drafting import ConfigError, ContractError, DraftSampler, Proposal, Span
 
-from .context import RowLengths, reach, told_width
+from .context import RowLengths, StaticAttention, reach, told_width
 from .qwen3 import Geometry, Rope, grouped_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -79,24 +79,25 @@ class PairRows:
         window: int,
         dtype: torch.dtype,
         device: torch.device,
+        attention: StaticAttention | None = None,
     ) -> None:
-        """name: the drafter, for errors; window: features kept per row, in tokens."""
-        self._name = name
+        """name: the drafter, for errors; window: features kept per row, in tokens; attention: of static rounds."""
+        self._name, self._static = name, attention
         self.net, self._capacity, self._device = net, capacity, device
-        self._width = capacity + _SCRATCH
+        self._width = self._slots(capacity + _SCRATCH + 1) - 1
         heads, d = net.geometry.num_kv_heads, net.geometry.head_dim
         # Each buffer has one slot more than it can hold: what must not be kept is written there and never read.
         self._keys = torch.zeros(rows, heads, self._width + 1, d, dtype=dtype, device=device)
         self._values = torch.zeros_like(self._keys)
         self._ring = FeatureRing(name, rows=rows, window=min(window, capacity), width=net.feature_size, like=self._keys)
-        self._lengths = RowLengths(rows, device)
+        self._lengths = RowLengths(rows, device, static=attention is not None)
         self._all_rows = torch.arange(rows, device=device)
 
     def observe(self, span: Span) -> None:
         """Commit the counted positions of `span` (scope "all"): their features, and the entries they complete."""
         if span.hidden is None:
             raise ContractError("a chain drafter needs Span.hidden of every position (scope 'all'); the span has none")
-        n = max(told_width(span), 1)
+        n = max(told_width(span, static=self._static is not None), 1)
         rows, start, count = (part.to(self._device) for part in (span.rows, span.start, span.count))
         offset = torch.arange(n, device=self._device)
         counted = offset < count[:, None]
@@ -141,6 +142,9 @@ class PairRows:
 
     def _attention(self, position: Tensor, slots: Tensor) -> Callable[[int], Attend]:
         """Attention of each step j of a chain: writes its entries to slots [B, k], then looks at all up to them."""
+        if (static := self._static) is not None:
+            last = (position - 1).clamp_min(0)[:, None]
+            return lambda step: partial(self._attend_static, static, slots[:, step], last + step)
         if position.device.type == "cpu" and not self._ring.lost:
             shortest, longest = (int(bound) for bound in position.aminmax())
             if shortest == longest > 0:
@@ -159,6 +163,12 @@ class PairRows:
         self._keys[self._all_rows, :, slots], self._values[self._all_rows, :, slots] = keys[:, :, 0], values[:, :, 0]
         return grouped_attention(queries, self._keys[:, :, :extent], self._values[:, :, :extent], mask)
 
+    def _attend_static(
+        self, attention: StaticAttention, slots: Tensor, last: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        self._keys[self._all_rows, :, slots], self._values[self._all_rows, :, slots] = keys[:, :, 0], values[:, :, 0]
+        return attention.attend(queries, self._keys, self._values, attention.seen(None, last, self._width + 1))
+
     def _masks(self, position: Tensor, k: int) -> tuple[int, Tensor]:
         """Slots to attend to, and what each row may see of them at each step: masks [k, B, 1, 1, T]."""
         longest = int(position.max()) if position.device.type == "cpu" else self._lengths.longest
@@ -169,7 +179,7 @@ class PairRows:
         return extent, mask.masked_fill_(unseen, -torch.inf)[:, :, None, None]
 
     def _reserve(self, k: int) -> None:
-        missing = self._capacity + k - self._width
+        missing = self._slots(self._capacity + k + 1) - 1 - self._width
         if missing > 0:
             spill, self._width = self._width, self._width + missing
             for cache in (self._keys, self._values):
@@ -177,13 +187,16 @@ class PairRows:
             more = self._keys.new_zeros(*self._keys.shape[:2], missing, self._keys.shape[3])
             self._keys, self._values = torch.cat((self._keys, more), 2), torch.cat((self._values, more), 2)
 
+    def _slots(self, least: int) -> int:
+        return least if self._static is None else self._static.slots(least)
+
     def _count(self, drafted: Tensor, kept: Tensor, stop_ids: Tensor | None) -> Tensor | None:
         k = drafted.shape[1]
         count = None
         if stop_ids is not None and k:
             stops = (drafted[..., None] == stop_ids).any(-1)  # isin may sort, and then waits for the device
             count = torch.where(stops.any(1), stops.int().argmax(1) + 1, k)
-        if self._ring.lost:
+        if self._ring.lost or self._static is not None:  # a captured step must always look
             count = torch.where(kept, k if count is None else count, 0)
         return count
 

@@ -19,6 +19,7 @@ class ChainDrafter(Drafter):
     """
 
     net: nn.Module
+    static = True
 
     def __init__(self, spec: DrafterSpec, *, stop_ids: tuple[int, ...] = (), window: int = DEFAULT_WINDOW) -> None:
         self.spec, self._stop_ids, self._window = spec, stop_ids, window
@@ -40,6 +41,7 @@ class ChainDrafter(Drafter):
             window=self._window,
             dtype=target.dtype,
             device=target.device,
+            attention=target.attention,
         )
 
     @torch.inference_mode()

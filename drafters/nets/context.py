@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,11 +24,28 @@ BEHIND = 1024
 """Positions that sliding layers keep beyond their window, at least: turns that are thrown away are rarely longer."""
 
 
-class RowLengths:
-    """How many positions of each row are real: on the device, and on the host, which must not wait for the device."""
+class StaticAttention(Protocol):
+    """How static rounds attend: over whole buffers, of which each query sees an interval; `TargetInfo.attention`."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def slots(self, least: int) -> int:
+        """The size of a buffer that holds `least` slots."""
+
+    def seen(self, first: Tensor | None, last: Tensor, slots: int) -> Any:
+        """What queries see that look at slots first .. last of `slots`, [B, n] int64 each; first None: from 0 on."""
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Any) -> Tensor:
+        """queries [B, Nq, n, d], keys, values [B, Nkv, slots, d] -> [B, Nq, n, d]."""
+
+
+class RowLengths:
+    """How many positions of each row are real: on the device, and on the host, which must not wait for the device.
+
+    static: rounds are, so that they tell the host nothing; what it knows is where each row's last prefill ended.
+    """
+
+    def __init__(self, rows: int, device: torch.device, *, static: bool = False) -> None:
         self.on_device = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.static = static
         self._on_host = None if device.type == "cpu" else [0] * rows
         self._untold = False
 
@@ -42,7 +59,8 @@ class RowLengths:
         if self._on_host is None:
             return
         if span.on_host is None:
-            self._on_host, self._untold = [bound + span.input_ids.shape[1] for bound in self._on_host], True
+            if not self.static:
+                self._on_host, self._untold = [bound + span.input_ids.shape[1] for bound in self._on_host], True
             return
         for row, first, committed, _ in zip(*span.on_host, strict=True):
             if committed:
@@ -75,13 +93,20 @@ class RowLengths:
 
     def check(self, position: Tensor, name: str) -> None:
         """Raise ContractError if an anchor does not follow its row's text, where that can be told without waiting."""
+        if self.static:
+            return
         if position.device.type == self.on_device.device.type == "cpu":
             check_anchors(position, self.on_device, name)
 
 
-def told_width(span: Span) -> int:
-    """Positions of a span without those that are padding in every row, where the host can tell without waiting."""
-    return int(span.count.max()) if span.count.device.type == "cpu" else span.input_ids.shape[1]
+def told_width(span: Span, *, static: bool) -> int:
+    """Positions of a span without those that are padding in every row, where the host can tell without waiting.
+
+    static: rounds are; a span of theirs comes without the host's numbers, and its steps must not depend on them.
+    """
+    if span.count.device.type != "cpu" or (static and span.on_host is None):
+        return span.input_ids.shape[1]
+    return int(span.count.max())
 
 
 def reach(positions: int, most: int) -> int:
@@ -201,7 +226,7 @@ class ContextCache:
 
     Layers that see all of the text keep all of it. Sliding ones keep the newest `behind` positions beyond what their
     window sees, at least: so far back a cut costs nothing, and their bytes are bounded however long the text is.
-    `keys`, `values`, `index` and `trash` are those of the layers that keep all.
+    In static rounds all layers keep all. `keys`, `values`, `index` and `trash` are those of the layers that do.
     """
 
     def __init__(
@@ -215,18 +240,21 @@ class ContextCache:
         dtype: torch.dtype,
         sights: Sequence[Sight] = (),
         behind: int = BEHIND,
+        attention: StaticAttention | None = None,
     ) -> None:
-        """sights: what a block sees, layer by layer; empty: everything in all of them."""
+        """sights: what a block sees, layer by layer; empty: everything in all of them. attention: of static rounds."""
+        self.attention = attention
         self.sights = tuple(sights) or (Sight(),) * geometry.num_layers
         self.block = block
-        self.lengths = RowLengths(rows, device)
+        self.lengths = RowLengths(rows, device, static=attention is not None)
         self._widest = max((sight.kept or 0 for sight in self.sights), default=0)
         kept = self._widest + behind
         size = kept + max(behind, _BUCKET)
         # where the whole text is shorter than what would be held of it, nothing is forgotten
-        bounded = [size < capacity and sight.kept is not None for sight in self.sights]
+        bounded = [attention is None and size < capacity and sight.kept is not None for sight in self.sights]
         slots = partial(Slots, geometry, lengths=self.lengths, block=block, dtype=dtype)
-        full = slots(bounded.count(False), size=capacity, kept=None)
+        whole = capacity if attention is None else attention.slots(capacity + block + 1) - block - 1
+        full = slots(bounded.count(False), size=whole, kept=None)
         self.keys, self.values, self.index, self.trash = full.keys, full.values, full.index, full.trash
         self.held = [full, slots(bounded.count(True), size=size, kept=kept)] if any(bounded) else [full]
         """Those of the layers that keep all; then those of the others, if there are any."""
@@ -272,6 +300,10 @@ class ContextCache:
         """
         return BlockWindow(self, torch.where(position < 0, self.lengths.on_device, position), width or self.block)
 
+    def is_round(self, span: Span) -> bool:
+        """True for a static round's span, which has all rows in order."""
+        return self.attention is not None and span.on_host is None and len(span.rows) == len(self.keys)
+
     def of_row(self, row: int) -> tuple[Tensor, Tensor]:
         """Keys and values [l, Nkv, length, d] of `row` in the layers that keep all; waits for the device."""
         return self.held[0].of_row(row)
@@ -296,7 +328,8 @@ class BlockWindow:
         self._cache = cache
         self.positions = start[:, None] + cache.index[:width]
         """[R, b] int64: text positions of the block's rows."""
-        self._views = [_View(slots, start, self.positions) for slots in cache.held]
+        view = _View if cache.attention is None else partial(_StaticView, cache.attention)
+        self._views = [view(slots, start, self.positions) for slots in cache.held]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Block queries [R, Nq, b, d] over the context and the block's own keys, values [R, Nkv, b, d]."""
@@ -355,13 +388,51 @@ class _View:
         return buffer[:, :, : self._extent]
 
 
+class _StaticView(_View):
+    """The same in a static round: all slots are at hand, and what each row sees of them is an interval."""
+
+    def __init__(self, attention: StaticAttention, slots: Slots, start: Tensor, positions: Tensor) -> None:
+        super().__init__(slots, start, positions)
+        self._attention = attention
+        self._intervals: dict[Sight, Any] = {}
+
+    def attend(self, index: int, sight: Sight, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if sight not in self._intervals:
+            self._intervals[sight] = self._attention.seen(*self._interval(sight), self._extent)
+        seen_keys = self._placed(self._slots.keys[:, index], keys)
+        seen_values = self._placed(self._slots.values[:, index], values)
+        return self._attention.attend(queries, seen_keys, seen_values, self._intervals[sight])
+
+    def _reach(self) -> tuple[int, Tensor | None]:
+        return self._slots.trash + 1, None
+
+    def _interval(self, sight: Sight) -> tuple[Tensor | None, Tensor]:
+        """First and last slot that each row of the block sees, [R, b]; first None: from 0 on."""
+        query, end = self._queries, (self._start[:, None] + self._width - 1).expand_as(self._queries)
+        last = query if sight.causal else end
+        if sight.window is None:
+            return None, last
+        if sight.from_anchor:
+            return (self._start[:, None] - sight.window).clamp_min(0).expand_as(query), last
+        return (query - sight.window + 1).clamp_min(0), torch.minimum(last, query + sight.window - 1)
+
+
 class Committed:
     """The memory of committed tokens: their keys and values are kept, and each sees those up to its own position."""
 
-    def __init__(self, cache: ContextCache, rows: Tensor, positions: Tensor, counted: Tensor) -> None:
-        """rows [B], their lengths advanced; positions, counted [B, n]: text positions, and whether they count."""
+    def __init__(
+        self, cache: ContextCache, rows: Tensor, positions: Tensor, counted: Tensor, *, in_round: bool = False
+    ) -> None:
+        """rows [B], their lengths advanced; positions, counted [B, n]: text positions, and whether they count.
+
+        in_round: the tokens are those of a static round.
+        """
         self._cache, self._rows = cache, rows
         self._at = torch.where(counted, positions, cache.trash)
+        self._attention = cache.attention if in_round else None
+        if self._attention is not None:
+            self._interval = self._attention.seen(None, positions, cache.trash + 1)
+            return
         on_cpu = positions.device.type == "cpu"
         self._extent = int(positions.max()) + 1 if on_cpu else reach(cache.lengths.longest, cache.trash + 1)
         self._mask = (cache.index[: self._extent] <= positions[:, :, None])[:, None]
@@ -369,8 +440,11 @@ class Committed:
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Queries [B, Nq, n, d] over the text up to themselves; keys, values [B, Nkv, n, d] are written first."""
         seen_keys = self._placed(self._cache.keys[:, layer], keys)
-        return grouped_attention(queries, seen_keys, self._placed(self._cache.values[:, layer], values), self._mask)
+        seen_values = self._placed(self._cache.values[:, layer], values)
+        if self._attention is not None:
+            return self._attention.attend(queries, seen_keys, seen_values, self._interval)
+        return grouped_attention(queries, seen_keys, seen_values, self._mask)
 
     def _placed(self, buffer: Tensor, new: Tensor) -> Tensor:
         buffer.transpose(1, 2)[self._rows[:, None], self._at] = new.transpose(1, 2)
-        return buffer[self._rows, :, : self._extent]
+        return buffer if self._attention is not None else buffer[self._rows, :, : self._extent]

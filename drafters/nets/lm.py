@@ -67,6 +67,7 @@ class LmDrafter(ContextDrafter):
     """A small language model on engine rows; subclasses say how it guesses."""
 
     net: LmNet
+    static = True
 
     def __init__(self, name: str, checkpoint: Checkpoint, *, max_tokens: int, same_tokenizer: bool) -> None:
         if max_tokens < 1:
@@ -107,12 +108,13 @@ class LmDrafter(ContextDrafter):
             device=device,
             dtype=dtype,
             sights=(Sight(causal=True),) * geometry.num_layers,
+            attention=target.attention,
         )
 
     @torch.inference_mode()
     def observe(self, span: Span) -> None:
         """Run the committed tokens through the model and keep their keys and values."""
-        n = told_width(span)
+        n = told_width(span, static=self._context.attention is not None)
         self._context.advance(span)
         if n:
             device = self._rotary.device
@@ -120,7 +122,7 @@ class LmDrafter(ContextDrafter):
             offset = torch.arange(n, device=device)
             counted, positions = offset < count[:, None], start[:, None] + offset
             ids = span.input_ids[:, :n].to(device).masked_fill(~counted, 0)
-            memory = Committed(self._context, rows, positions, counted)
+            memory = Committed(self._context, rows, positions, counted, in_round=self._context.is_round(span))
             self.net.run(self.net.embed_tokens(ids), self._rotary(positions), memory)
 
     def logits_of(self, ids: Tensor, position: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ class Event(NamedTuple):
     """Of the tensors it was given."""
     waits: bool = False
     """The host waits for it, as for a read-back and for a copy from memory that is not pinned."""
+    place: tuple[object, ...] = ()
+    """Where in their memory these tensors begin, their strides, and the numbers that it was given besides."""
 
 
 class DeviceMixed(RuntimeError):
@@ -43,7 +45,8 @@ _VIEWS = {"view", "_unsafe_view", "_reshape_alias", "as_strided", "detach", "lif
 _READ_VALUES = {"nonzero", "masked_select", "_unique2", "equal", "is_nonzero", "_local_scalar_dense"}
 """Kernels whose result has a shape or value that the host must know before it goes on."""
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
-_ONE_KERNEL = {"scaled_dot_product_attention"}
+_ATTENTION = "scaled_dot_product_attention"
+_ONE_KERNEL = {_ATTENTION, "rms_norm"}
 """Composite functions that a GPU runs as one kernel."""
 
 
@@ -104,12 +107,12 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func.decompose(*args, **kwargs)
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     shapes = tuple(tuple(each.shape) for each in given)
-    _check_devices(name, given, shapes)
-    OnDevice.log.append(_event(func, name, args, shapes))
+    _check_devices(name, given, shapes, non_blocking=any(flag is True for flag in (*args[2:], *kwargs.values())))
+    OnDevice.log.append(_event(func, name, args, kwargs, shapes))
     out = func(*tree_map(_held, args), **tree_map(_held, kwargs))
     if name == "_local_scalar_dense":
         return out
-    if name in _ONE_KERNEL:
+    if name == _ATTENTION:
         out = OnDevice.attention_layout(out)
     owners = {id(each.held): each for each in given if isinstance(each, OnDevice)}  # what was changed in place
 
@@ -125,24 +128,35 @@ def _held(x: Any) -> Any:
     return x.held if isinstance(x, OnDevice) else x
 
 
-def _check_devices(name: str, given: list[Tensor], shapes: tuple[tuple[int, ...], ...]) -> None:
+def _check_devices(name: str, given: list[Tensor], shapes: tuple[tuple[int, ...], ...], *, non_blocking: bool) -> None:
     strangers = [each for each in given if not isinstance(each, OnDevice) and each.ndim]
     if not strangers:
         return  # a single number may come from the host
     if name in {"copy_", *_INDEXING} and isinstance(given[0], OnDevice):  # torch copies these by itself
-        OnDevice.log.append(Event("copy in", name, shapes, waits=True))
+        free = name == "copy_" and non_blocking and getattr(strangers[0], "pinned", False)
+        OnDevice.log.append(Event("copy in", name, shapes, waits=not free))
         return
     raise DeviceMixed(f"{name}: a tensor of the host {[tuple(each.shape) for each in strangers]} among {shapes}")
 
 
-def _event(func: Any, name: str, args: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> Event:
+def _event(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
+) -> Event:
     by_mask = name in _INDEXING and any(
         isinstance(index, Tensor) and index.dtype == torch.bool for index in tree_leaves(args[1])
     )
     if name in _READ_VALUES or by_mask:
         return Event("read back", name, shapes, waits=True)
     alias = any(back.alias_info is not None and not back.alias_info.is_write for back in func._schema.returns)
-    return Event("view" if alias or name in _VIEWS else "kernel", name, shapes)
+    place = tuple(map(_fixed, tree_leaves((args, dict(kwargs)))))
+    return Event("view" if alias or name in _VIEWS else "kernel", name, shapes, place=place)
+
+
+def _fixed(given: Any) -> object:
+    """What a graph would keep of an argument: where a tensor lies, and any number; not what a tensor holds."""
+    if isinstance(given, OnDevice):
+        return given.held.storage_offset(), given.held.stride()
+    return tuple(given.shape) if isinstance(given, Tensor) and given.ndim else repr(given)
 
 
 class PretendedDevice(TorchFunctionMode):

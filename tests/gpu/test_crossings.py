@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
-from agentbench_spec_drafters import hybrid
 from pretended import CUDA, DeviceMixed, PretendedDevice
-from pretendkit import CHECKPOINTS, CPU, LOOK_UPS, Bench, made, outputs, text
+from pretendkit import CHECKPOINTS, CPU, LOOK_UPS, MIXED, Bench, forgetting, made, outputs, text
 from torch import Tensor
 
 from agentbench_spec.drafting import Drafter, DrafterSpec, Proposal, SequenceDrafter, Span
@@ -53,27 +51,16 @@ def test_a_hybrid_crosses_once_too(rows: int, guessing: set[str]) -> None:
     """Fails if what is looked up, or for which rows, goes to the device on its own: one row copies, the other not."""
     records = [text(0, 100)[40:], text(9, 60)][:rows]
     with PretendedDevice() as device:
-        bench = Bench.on(device, mixed(), rows=rows, forced=records)
+        bench = Bench.on(device, made(MIXED), rows=rows, forced=records)
         for _ in range(2):
             device.log.clear()
             bench.round()
             assert_one_crossing_each_way(device)
         assert {turn.rounds[-1].source for turn in bench.turns} == guessing
-    on_cpu = Bench.on(None, mixed(), rows=rows, forced=records)
+    on_cpu = Bench.on(None, made(MIXED), rows=rows, forced=records)
     for _ in range(2):
         on_cpu.round()
     assert [turn.rounds for turn in on_cpu.turns] == [turn.rounds for turn in bench.turns]
-
-
-def mixed() -> Drafter:
-    return hybrid.make([made("suffix"), made("dflash")], min_match=2)
-
-
-def forgetting(name: str) -> Drafter:
-    """A drafter whose sliding layers forget after some 300 positions."""
-    drafter: Any = made(name)
-    drafter.behind = 16
-    return drafter  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", ["dspark-spec", "dflash2-zlab"])

@@ -20,7 +20,7 @@ def test_every_law_that_applies_holds(name: str) -> None:
     report = check(lambda: make_drafter(name), target=engine(1, 400))
     assert {f.law: f.message for f in report.findings if f.outcome == "failed"} == {}
     passed = {f.law for f in report.findings if f.outcome == "passed"}
-    assert passed >= {"spec", "lossless", "incremental", "no-trace", "rows", "padding", "truncate"}
+    assert passed >= {"spec", "lossless", "incremental", "no-trace", "rows", "padding", "truncate", "capture"}
 
 
 @pytest.mark.parametrize(

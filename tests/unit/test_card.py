@@ -12,7 +12,7 @@ from tinymodels import tiny as tiny_model
 
 from agentbench_spec.engine.loading import load
 from agentbench_spec.engine.target import Target
-from agentbench_spec.runs.card import Card, baseline_step_s, measure_card
+from agentbench_spec.runs.card import Card, baseline_step_s, launches_text, measure_card
 
 CARD = Card("m", "float32", "cpu", 500_000_000, 46_080, 10e9, 1e-6)
 
@@ -45,6 +45,18 @@ def test_lines_show_the_ceiling_and_how_near_the_baseline_comes() -> None:
     ]
     assert CARD.lines([]) == lines[:2]
     assert "34.5 kB of weights" in Card("m", "float32", "cpu", 34_500, 1, 1e9, 0).lines([])[0]
+
+
+def test_a_gpus_card_says_how_rounds_are_launched() -> None:
+    """Fails if a reader cannot tell captured rounds from launched ones, or a count that is not known is made up."""
+    known = {"captured": True, "attention": "flex", "cudnn": 91200, "kernels_per_step": 1234}
+    card = Card("m", "bfloat16", "cuda:0", 500_000_000, 46_080, 10e9, 1e-6, launches=known)
+    assert card.lines([])[2] == (
+        "rounds: CUDA graphs, attention flex, cuDNN 91200; a plain step is 1,234 kernels in one graph"
+    )
+    assert card.as_dict()["launches"] == known
+    eager = {"captured": False, "attention": "sdpa", "cudnn": None, "kernels_per_step": None}
+    assert launches_text(eager) == "launched kernel by kernel, attention sdpa, cuDNN None; a plain step is ? kernels"
 
 
 @pytest.mark.parametrize("tied", [True, False])

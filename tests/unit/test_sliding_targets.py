@@ -15,6 +15,10 @@ from tinymodels import VOCAB, prompts, tiny
 from torch import nn
 
 from agentbench_spec.engine.attention import causal_mask
+from agentbench_spec.engine.spans import Board
+from agentbench_spec.engine.steps.graphs import Graphs
+from agentbench_spec.engine.steps.round_attention import RoundAttention
+from agentbench_spec.engine.steps.static_target import Static
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.unsupported import refuse_unsupported
 from agentbench_spec.errors import ConfigError
@@ -72,6 +76,23 @@ def test_rows_below_at_and_beyond_the_window_equal_the_stock_model(name: str) ->
             assert_close(logits[row], stock(model, text[: start[row] + n]).logits[0, -n:])
             start[row] += n - row % 2  # two rows keep all but the last position
             target.commit(row, start[row])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_static_steps_equal_the_stock_model(name: str) -> None:
+    """Fails if a static step gives a layer another window than its own, alone or beside a row of another length."""
+    model, texts, start = sliding(name), prompts(2, shortest=60, longest=61, seed=2), [WINDOW - 1, 41]
+    static = Static(RoundAttention("masked"), Graphs(None), Board(torch.device("cpu")))
+    target = Target(model, name=name, capacity=64, rows=2, static=static)
+    target.self_check()
+    for row, (text, at) in enumerate(zip(texts, start, strict=True)):
+        target.evaluate(row, [0], torch.tensor([text[:at]]))
+        target.commit(row, at)
+    block = torch.tensor([text[at : at + 4] for text, at in zip(texts, start, strict=True)])
+    with torch.inference_mode():
+        logits = static.evaluate(target, torch.tensor(start), block, ()).logits
+    for row, text in enumerate(texts):
+        assert_close(logits[row], stock(model, text[: start[row] + 4]).logits[0, -4:])
 
 
 @pytest.mark.parametrize("name", ["qwen3 by layer", "mistral"])

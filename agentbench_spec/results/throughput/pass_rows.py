@@ -40,6 +40,8 @@ class ThroughputRow:
     """Which of the passes at this concurrency, each with its own order of drafters."""
     clock: PassClock = "wall"
     """Speed comes from host and wall; attribution, an extra pass on a GPU, gives phases only."""
+    graphs: bool = False
+    """Rounds of our own engine were replayed from CUDA graphs."""
     status: Literal["ok", "error"] = "ok"
     error: str | None = None
     turns: int = 0
