@@ -89,6 +89,7 @@ PARTS = (
 )
 NOTEBOOKS_MINUTES = 2.0
 MOST_BYTES = 3_000_000
+BUDGET_MINUTES = 75.0
 
 
 def main(arguments: list[str]) -> int:
@@ -125,7 +126,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)}; none: all, {total:.0f} min")
     parser.add_argument("--replace", action="store_true", help="remove runs that were made with other settings")
     parser.add_argument("--busy", action="store_true", help="record although other work is going on")
-    parser.add_argument("--budget", type=float, default=45.0, help="minutes (default 45)")
+    parser.add_argument("--budget", type=float, default=BUDGET_MINUTES, help=f"minutes (default {BUDGET_MINUTES:.0f})")
     given = parser.parse_args(arguments)
     if unknown := set(given.parts) - set(names):
         parser.error(f"no part {', '.join(sorted(unknown))}; known: {', '.join(names)}")
