@@ -12,16 +12,12 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import ConfigError, Drafter, DrafterSpec, Proposal, Span, TargetInfo
 
 from .nets.block_drafter import stack_probs, too_many
-from .nets.checkpoint import Checkpoint, check_fits, load_strictly, open_checkpoint
-from .nets.dlite import DLiteConfig, DLiteNet, layout
+from .nets.checkpoint import Checkpoint, open_checkpoint
+from .nets.dlite import BlockForward, DLiteConfig, DLiteNet, check_geometry, open_net
 from .nets.pivots import Pivots
-from .nets.qwen3 import Rotary
 from .nets.registry import require_checkpoint
 
 Verification = Literal["match", "rejection"]
-
-# a student trained beside a history-aware teacher may carry the teacher's fusion, which it never runs
-_TOLERATED = ("history_fuse.weight", "history_norm.weight", "rotary_emb.inv_freq")
 
 
 class DLiteDrafter(Drafter):
@@ -49,28 +45,13 @@ class DLiteDrafter(Drafter):
 
     def check_geometry(self, target: TargetInfo) -> None:
         """Raise ConfigError unless the checkpoint was made for a target of this shape."""
-        config = self.config
-        check_fits(
-            self.checkpoint.where,
-            config.geometry,
-            target,
-            layer_ids=config.target_layer_ids,
-            last_layer=True,
-            num_target_layers=config.num_target_layers,
-            mask_token_id=config.mask_token_id,
-            absolute_rope=False,
-        )
+        check_geometry(self.checkpoint, self.config, target)
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         """Check the geometry, load the weights, allocate one set of slots a row. Raises ConfigError."""
-        config = self.config
-        self.check_geometry(target)
-        device, dtype = target.device, target.dtype
-        net = load_strictly(lambda: DLiteNet(config), self.checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
-        net.embed_tokens = target.embed_tokens
-        if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
-            net.prepare()
-        self.net = net
+        config, device, dtype = self.config, target.device, target.dtype
+        self.net = open_net(self.checkpoint, config, target)
+        self._block = BlockForward(self.net, device=device, dtype=dtype)
         slots = len(config.target_layer_ids)
         self._static = target.attention is not None
         self._pivots = Pivots(rows, slots, target.hidden_size, dtype=dtype, device=device, static=self._static)
@@ -78,9 +59,6 @@ class DLiteDrafter(Drafter):
         # takes what padding would write.
         width = capacity + 1 if config.group > 1 else 1
         self._text = torch.zeros(rows, width, dtype=torch.int64, device=device)
-        self._rotary = Rotary(config.geometry, device=device, dtype=dtype)
-        whole = layout(config, torch.tensor([config.group - 1], device=device))
-        self._whole_rope = self._rotary(whole.positions)  # that of every text of at least G tokens
 
     @torch.inference_mode()
     def observe(self, span: Span) -> None:
@@ -116,11 +94,8 @@ class DLiteDrafter(Drafter):
     def _states(self, real: Tensor, at: Tensor) -> Tensor:
         """Final states [B, K, H] of the masks, for groups real [B, G] whose anchors sit at `at` [B]."""
         query = self.net.queries(real, self.config.max_tokens)
-        slots = self.net.slots(self._pivots.newest)
-        if self.config.group <= 2 or self._reaches(at):
-            return self.net.block(slots, query, self._whole_rope)
-        place = layout(self.config, at)
-        return self.net.block(slots, query, self._rotary(place.positions), place.visible)
+        known = self.config.group <= 2 or self._reaches(at)
+        return self._block(self._pivots.newest, query, None if known else at)
 
     def _reaches(self, at: Tensor) -> bool:
         """True if every row is known to hold G tokens (with G <= 2 always: an anchor has a token before it)."""
@@ -128,17 +103,8 @@ class DLiteDrafter(Drafter):
 
     def _walk(self, states: Tensor, real: Tensor) -> Proposal:
         """Choose tokens left to right from states [B, k, H]."""
-        head = self.net.sequential_head
-        state = states.new_zeros(len(states), head.rank)
-        if self.config.group > 1:
-            state = head.advance(state, real[:, -2])
-        token, tokens, probs = real[:, -1], [], []
-        for hidden_part in head.hidden_part(states).unbind(1):
-            state, logits = head(state, token, hidden_part)
-            token, drawn_from = self._choose(logits)
-            tokens.append(token)
-            probs.append(drawn_from)
-        return Proposal(torch.stack(tokens, 1), stack_probs(probs))
+        tokens, drawn_from = self.net.sequential_head.walk(states, real, self._choose)
+        return Proposal(tokens, stack_probs(drawn_from))
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         sampler = getattr(self, "sampler", None)

@@ -5,7 +5,7 @@ Axes as in qwen3.py; S context slots, G real tokens of the query, K proposals, R
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agentbench_spec.drafting import ConfigError
+from agentbench_spec.drafting import ConfigError, TargetInfo
 
+from .checkpoint import Checkpoint, check_fits, load_strictly
 from .cross import CrossNet
-from .qwen3 import Geometry, RMSNorm, Rope, grouped_attention, layer_ids, required, whole
+from .qwen3 import Geometry, RMSNorm, Rope, Rotary, grouped_attention, layer_ids, required, whole
+
+Choose = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""Logits [B, V] -> the tokens [B] int64 chosen, and what they were drawn from [B, V]; None: nothing was drawn."""
 
 _IMPLIED_GROUP = {"dlite_v1": 1, "dlite_v2": 2}
+
+# a student trained beside a history-aware teacher may carry the teacher's fusion, which it never runs
+_TOLERATED = ("history_fuse.weight", "history_norm.weight", "rotary_emb.inv_freq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,20 @@ class SerialHead(nn.Module):
         state = self.advance(state, token)
         latent = hidden_part + F.linear(state, self.state_hidden_mlp.weight[:, : self.rank])
         return state, self.output_proj(latent)
+
+    def walk(self, states: Tensor, real: Tensor, choose: Choose) -> tuple[Tensor, list[Tensor | None]]:
+        """Choose tokens left to right, each seen by the next: states [B, k, H] of the masks, real [B, G] int64 before
+        them -> tokens [B, k] int64, and what each column was drawn from."""
+        state = states.new_zeros(len(states), self.rank)
+        if real.shape[1] > 1:
+            state = self.advance(state, real[:, -2])
+        token, tokens, drawn_from = real[:, -1], [], []
+        for hidden_part in self.hidden_part(states).unbind(1):
+            state, logits = self(state, token, hidden_part)
+            token, probs = choose(logits)
+            tokens.append(token)
+            drawn_from.append(probs)
+        return torch.stack(tokens, 1), drawn_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +212,50 @@ class DLiteNet(CrossNet):
         query_rope = rope[0][:, :, slots.shape[1] :], rope[1][:, :, slots.shape[1] :]
         states = self.run(query, query_rope, _Together(mask), context=(slots, rope))
         return self.norm(states[:, -self.config.max_tokens :])  # type: ignore[no-any-return]
+
+
+def check_geometry(checkpoint: Checkpoint, config: DLiteConfig, target: TargetInfo) -> None:
+    """Raise ConfigError unless the checkpoint was made for a target of this shape."""
+    check_fits(
+        checkpoint.where,
+        config.geometry,
+        target,
+        layer_ids=config.target_layer_ids,
+        last_layer=True,
+        num_target_layers=config.num_target_layers,
+        mask_token_id=config.mask_token_id,
+        absolute_rope=False,
+    )
+
+
+def open_net(checkpoint: Checkpoint, config: DLiteConfig, target: TargetInfo) -> DLiteNet:
+    """The student with its weights, embedding through the target. Raises ConfigError if it does not fit the target."""
+    check_geometry(checkpoint, config, target)
+    device, dtype = target.device, target.dtype
+    net = load_strictly(lambda: DLiteNet(config), checkpoint, device=device, dtype=dtype, tolerated=_TOLERATED)
+    net.embed_tokens = target.embed_tokens
+    if device.type == "cuda":  # fewer kernel launches; thin products on a CPU gain nothing from being joined
+        net.prepare()
+    return net
+
+
+class BlockForward:
+    """The block forward of a net for rows whose pivots the caller holds; local positions are computed once."""
+
+    def __init__(self, net: DLiteNet, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.net = net
+        self._rotary = Rotary(net.config.geometry, device=device, dtype=dtype)
+        whole_group = layout(net.config, torch.tensor([net.config.group - 1], device=device))
+        self._whole_rope = self._rotary(whole_group.positions)  # that of every text of at least G tokens
+
+    def __call__(self, pivots: Tensor, query: Tensor, at: Tensor | None) -> Tensor:
+        """Final states [B, K, H] of the masks.
+
+        pivots [B, S, H]: target states of the position before each anchor; query [B, G + K, H]: as `DLiteNet.queries`
+        gives it; at [B] int64: the anchors' positions, None where every text is known to hold G tokens.
+        """
+        net, slots = self.net, self.net.slots(pivots)
+        if at is None or net.config.group <= 2:  # an anchor has a token before it
+            return net.block(slots, query, self._whole_rope)
+        place = layout(net.config, at)
+        return net.block(slots, query, self._rotary(place.positions), place.visible)
