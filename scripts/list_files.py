@@ -14,13 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "architecture.md", ROOT / "README.md"
-PARTS = ("agentbench_spec", "drafters", "workloads")
+PARTS = ("agentbench_spec", "drafters", "workloads", "sglang_plugin/agentbench_spec_sglang")
 _BEGIN, _END = "<!-- begin: written by scripts/list_files.py -->\n", "<!-- end -->\n"
 _ROW = re.compile(r"^\| \[`(?P<name>[^`]+)`\]\((?P<link>[^)]+)\) \| (?P<sentence>.*) \|$", re.MULTILINE)
 
 
 def files(root: Path = ROOT) -> list[str]:
-    """Every file of the three parts, by its path from the root; a folder of plain data stands for its files."""
+    """Every file of the parts, by its path from the root; a folder of plain data stands for its files."""
     found = [path for part in PARTS for path in (root / part).rglob("*") if path.is_file()]
     kept = [
         path.relative_to(root) for path in found if "__pycache__" not in path.parts and not path.name.startswith(".")
@@ -33,6 +33,10 @@ def _listed_as(path: Path) -> str:
     if "data" in parts and len(parts) > parts.index("data") + 2:
         return "/".join(parts[: parts.index("data") + 2]) + "/"
     return path.as_posix()
+
+
+def _part_of(folder: str) -> int:
+    return next(index for index, part in enumerate(PARTS) if f"{folder}/".startswith(f"{part}/"))
 
 
 def sentence_of(source: str) -> str:
@@ -52,7 +56,7 @@ def architecture(page: str, root: Path = ROOT) -> str:
     for file in files(root):
         packages.setdefault(str(Path(file).parent), []).append(file)
     lines: list[str] = []
-    for folder in sorted(packages, key=lambda name: [*PARTS].index(name.split("/")[0])):
+    for folder in sorted(packages, key=_part_of):
         lines += ["", f"### `{folder}/`", "", "| file | what |", "|---|---|"]
         for file in packages[folder]:
             path = root / file

@@ -21,7 +21,9 @@ import pytest
 import agentbench_spec
 
 CORE, DRAFTERS, WORKLOADS = "agentbench_spec", "agentbench_spec_drafters", "agentbench_spec_workloads"
-PLUGIN_PACKAGES = {DRAFTERS, WORKLOADS, "drafters", "workloads"}
+SGLANG = "agentbench_spec_sglang"
+"""DLite for SGLang: installed into SGLang's environment, so it is read where it lies."""
+PLUGIN_PACKAGES = {DRAFTERS, WORKLOADS, SGLANG, "drafters", "workloads", "sglang_plugin"}
 ENGINE = {f"{CORE}.engine.{part}" for part in ("target", "cache", "attention", "verify", "sampling")}
 """What runs the target and judges a proposal. It must be unable to tell one drafter from another."""
 
@@ -52,8 +54,8 @@ def read(package: str, folder: Path) -> Sources:
 
 
 def house() -> Sources:
-    """Every module of the three packages."""
-    sources = {}
+    """Every module of the packages."""
+    sources = read(SGLANG, Path(__file__).parents[2] / "sglang_plugin" / SGLANG)
     for module in (agentbench_spec, agentbench_spec_drafters, agentbench_spec_workloads):
         assert module.__file__ is not None
         sources |= read(module.__name__, Path(module.__file__).parent)
@@ -125,6 +127,18 @@ def drafters_import_too_much(sources: Sources) -> list[str]:
 def workloads_import_too_much(sources: Sources) -> list[str]:
     public = (f"{CORE}.rollout", f"{CORE}.rollouts.importing", f"{CORE}.rollouts.environments")
     return offences(sources, WORKLOADS, lambda f: any(map(f.inside, public)) or f.inside(WORKLOADS) or not ours(f))
+
+
+def server_plugin_imports_too_much(sources: Sources) -> list[str]:
+    """It takes nets and loaders, and what drafter authors take: SGLang's environment lacks what more would need."""
+    public = (f"{CORE}.drafting", f"{DRAFTERS}.nets", SGLANG)
+    return offences(sources, SGLANG, lambda f: any(map(f.inside, public)) or not ours(f))
+
+
+def pure_parts_see_sglang(sources: Sources) -> list[str]:
+    """What is tested without SGLang, and the guard, which runs before SGLang is trusted."""
+    pure = ("slots", "draft_block", "relied_on")
+    return [line for part in pure for line in offences(sources, f"{SGLANG}.{part}", lambda f: not f.inside("sglang"))]
 
 
 def engine_sees_drafters(sources: Sources) -> list[str]:
@@ -238,6 +252,8 @@ RULES = [
     core_names_plugins,
     drafters_import_too_much,
     workloads_import_too_much,
+    server_plugin_imports_too_much,
+    pure_parts_see_sglang,
     engine_sees_drafters,
     drafter_interface_sees_engine,
     something_imports_cli,
@@ -271,6 +287,10 @@ def test_house_keeps(rule: Callable[[Sources], list[str]]) -> None:
             workloads_import_too_much,
             {"agentbench_spec_workloads.new": "from agentbench_spec.errors import ConfigError"},
         ),
+        (server_plugin_imports_too_much, {f"{SGLANG}.worker": "from agentbench_spec_drafters.dlite import make"}),
+        (server_plugin_imports_too_much, {f"{SGLANG}.worker": "from agentbench_spec.errors import ConfigError"}),
+        (pure_parts_see_sglang, {f"{SGLANG}.slots": "def f():\n    from sglang.srt import runtime_context"}),
+        (core_imports_plugins, {"agentbench_spec.serving.launch": "import agentbench_spec_sglang"}),
         (engine_sees_drafters, {"agentbench_spec.engine.verify": "from agentbench_spec.drafting import TargetInfo"}),
         (
             engine_sees_drafters,
