@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import counted
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.serving.servers import keeps_no_text
 
-Method = Literal["formula", "capacity_drop", "server_log", "step_time_difference"]
+Method = Literal["formula", "capacity_drop", "capacity_less_weights", "server_log", "step_time_difference"]
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
@@ -51,7 +54,9 @@ def _field(config: Mapping[str, Any], name: str) -> int:
 
 
 def by_formula(draft: Mapping[str, Any], dtype: str = "auto") -> Cost:
-    """Bytes per token of the draft's KV pool, one slot for each of the target's."""
+    """Bytes per token of the draft's KV pool, one slot for each of the target's; 0 for a draft without one."""
+    if keeps_no_text(draft):
+        return Cost("formula", "bytes/token", 0, "the draft reads the target's states of one position and keeps no KV")
     return Cost("formula", "bytes/token", kv_bytes_per_token(draft, dtype), f"from the draft's config, KV in {dtype}")
 
 
@@ -63,6 +68,20 @@ def by_capacity(baseline_tokens: int, drafter_tokens: int) -> Cost:
         1 - drafter_tokens / baseline_tokens,
         f"{baseline_tokens} tokens without the drafter, {drafter_tokens} with it, draft weights and graphs included",
     )
+
+
+def by_weights(baseline_tokens: int, baseline_pool_bytes: int, draft: str | None) -> Cost | None:
+    """The capacity if only the draft's weights were taken from the baseline's; None where they lie in no folder here.
+
+    What a drafter's own capacity lies below it went to its KV pool and its graphs.
+    """
+    files = [path for kind in ("*.safetensors", "pytorch_model*.bin") for path in Path(draft or "").glob(kind)]
+    if not draft or not files:
+        return None
+    weights = sum(path.stat().st_size for path in files)
+    taken = math.ceil(weights * baseline_tokens / baseline_pool_bytes)
+    remark = f"{baseline_tokens} tokens without the drafter, less {weights} bytes of draft weights"
+    return Cost("capacity_less_weights", "tokens", baseline_tokens - taken, remark)
 
 
 _POOL = re.compile(r"KV Cache is allocated\..*?K size: (?P<k>[\d.]+) GB, V size: (?P<v>[\d.]+) GB")

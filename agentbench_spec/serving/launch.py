@@ -19,13 +19,15 @@ from agentbench_spec.serving.supervise import GRACE_S
 
 
 def launchables(config: RunConfig) -> list[Launchable]:
-    """The drafters to launch, the baseline first; without any named, the baseline alone."""
+    """The drafters to launch, the baseline first; without any named, the baseline alone. Raises ConfigError."""
     named = config.drafters if "drafters" in config.model_fields_set else ()
     engine, options = engine_of(config.backend), config.drafter_options
     wanted = [engine.launchable(given, options.get(given.partition("=")[0], {})) for given in named]
     unused = set(config.drafter_options) - {given.partition("=")[0] for given in named}
     if unused:
         raise ConfigError(f"drafter_options.{sorted(unused)[0]}: no such drafter in this run ({', '.join(named)})")
+    for drafter in wanted:
+        engine.refuse_draft(drafter, config)
     return [PLAIN, *(each for each in wanted if each.algorithm is not None)]
 
 

@@ -32,7 +32,7 @@ from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.paired_rows import judge_divergences
 from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau
 from agentbench_spec.serving.server_rows import Served
-from agentbench_spec.serving.servers import Server
+from agentbench_spec.serving.servers import Server, keeps_no_text
 from agentbench_spec.serving.traffic import (
     OneAtATime,
     ServedReplayer,
@@ -58,6 +58,7 @@ class PartResult:
     """One entry per uninterrupted stretch of measuring."""
     draft: dict[str, Any] | None = None
     token_capacity: int | None = None
+    kv_pool_bytes: int | None = None
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -124,6 +125,7 @@ def read_part(folder: Path) -> PartResult:
         windows=[json.loads(line) for line in lines],
         draft=manifest.get("draft"),
         token_capacity=manifest.get("token_capacity"),
+        kv_pool_bytes=manifest.get("kv_pool_bytes"),
     )
 
 
@@ -147,7 +149,8 @@ def measure_part(
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(server.base_url)) for server in servers]
         replayers = open_replayers(config, workload, servers, clients)
-        if draft is not None and draft.get("max_position_embeddings") and replayers[0].renderer is not None:
+        limited = draft is not None and draft.get("max_position_embeddings") and not keeps_no_text(draft)
+        if limited and replayers[0].renderer is not None:
             text = longest_text(rollouts, replayers[0].renderer, config.replay.max_turns, config.decode.max_new_tokens)
             refuse_draft_limit(servers[0], draft, text)
         writer = stack.enter_context(_writer(folder, manifest, servers, draft))
@@ -176,6 +179,7 @@ def _writer(
         "servers": [{"base_url": server.base_url, "info": server.public_info()} for server in servers],
         "draft": draft,
         "token_capacity": servers[0].token_capacity,
+        "kv_pool_bytes": servers[0].kv_pool_bytes,
     }
     return RunWriter.resume(folder, own) if (folder / MANIFEST).is_file() else RunWriter.create(folder, own)
 
@@ -281,6 +285,11 @@ def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -
         costs.append(kvcost.by_formula(result.draft, next((str(dtype) for dtype in told if dtype), "auto")))
     if baseline is not None and baseline.token_capacity and result.token_capacity:
         costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
+        draft = result.resolved.get("speculative_draft_model_path")
+        if baseline.kv_pool_bytes and (
+            left := kvcost.by_weights(baseline.token_capacity, baseline.kv_pool_bytes, draft)
+        ):
+            costs.append(left)
     if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):
         costs.append(pool)
     if baseline is not None and (slower := kvcost.by_step_time(baseline.rows, result.rows)):

@@ -271,6 +271,7 @@ def _serving(results: Mapping[str, part.PartResult], costs: Mapping[str, Sequenc
             "windows": result.windows,
             "output_tokens_per_s": result.output_tokens_per_s,
             "prefix_reuse": result.reuse,
+            "token_capacity": result.token_capacity,
             "draft_kv": [cost.as_dict() for cost in costs.get(name, ())],
         }
         for name, result in results.items()

@@ -112,6 +112,11 @@ class Server:
         return None
 
     @property
+    def kv_pool_bytes(self) -> int | None:
+        """Size of the target's KV pool; None: unknown."""
+        return None
+
+    @property
     def keeps_prefixes(self) -> bool | None:
         """False if prefixes are not kept between turns; None: unknown."""
         return None
@@ -180,6 +185,11 @@ def refuse_unlike(one: Server, other: Server) -> None:
             f"{one.base_url} and {other.base_url} both serve {one.drafter} but differ in {', '.join(unlike)}; servers "
             "that share rollouts must be started alike"
         )
+
+
+def keeps_no_text(draft: Mapping[str, Any] | None) -> bool:
+    """True for a draft that reads one position of the target (DLite): it has no KV, and texts of any length will do."""
+    return draft is not None and "dlite_config" in draft
 
 
 def draft_config(server: Server, given: str | None = None) -> dict[str, Any] | None:

@@ -45,6 +45,9 @@ class Engine:
         """Read a drafter's name as `--launch` takes it. Raises ConfigError for one that cannot be served."""
         raise ConfigError(f"{self.title}: the suite starts no such server; start it yourself and give its --base-url")
 
+    def refuse_draft(self, drafter: Launchable, config: RunConfig) -> None:
+        """Raises ConfigError for a draft that the engine, or the target, cannot do with, before anything is started."""
+
     def flags(self, drafter: Launchable, config: RunConfig, port: int) -> list[str]:
         """The command line after the launcher. What decides a comparison is given to all drafters alike."""
         raise ConfigError(f"{self.title}: the suite starts no such server; start it yourself and give its --base-url")

@@ -10,6 +10,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving.engines.base_engine import Engine
+from agentbench_spec.serving.engines.sglang_drafts import refuse_draft
 from agentbench_spec.serving.engines.sglang_server import BEHIND, SGLangServer
 from agentbench_spec.serving.launchable import Launchable, named, spelt, without_draft
 from agentbench_spec.serving.prometheus import CrossCheck, read_counters
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from agentbench_spec.serving.client import Client
 
 SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
-_NEEDS_DRAFT = {"EAGLE", "EAGLE3", "DFLASH", "DSPARK", "STANDALONE"}
+PLUGIN = "DLITE"
+"""The algorithm that sglang_plugin/ registers."""
+_OURS = {"DFLASH2": "DFLASH", "DOMINO": "DFLASH", "DRAFT_LM": "STANDALONE", "MTP": "NEXTN"}
+"""Our drafters that SGLang calls otherwise; their rows keep our names."""
+_NEEDS_DRAFT = {"EAGLE", "EAGLE3", "DFLASH", "DSPARK", "STANDALONE", PLUGIN}
 _TREE = ("num_steps", "eagle_topk", "num_draft_tokens")
 _TREE_ALGORITHMS = {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"}
 _CHAIN: dict[str, Callable[[int], int]] = {
@@ -74,12 +79,12 @@ class SGLang(Engine):
         return SGLangServer(client.base_url, {**first.info, BEHIND: behind}, model=client.model())
 
     def launchable(self, given: str, options: Mapping[str, Any]) -> Launchable:
-        """Read "none", "NGRAM", or "EAGLE3=DRAFT"; any other name must be registered with the server by a plugin.
+        """Read "none", "NGRAM", "EAGLE3=DRAFT", or one of our names; any other must be registered by a plugin.
 
         Raises ConfigError if a known algorithm lacks its draft, or has part of the options that go together.
         """
         name, draft = named(given, options)
-        algorithm = None if name.lower() == BASELINE else name.upper()
+        algorithm = None if name.lower() == BASELINE else _OURS.get(name.upper(), name.upper())
         if algorithm in _NEEDS_DRAFT and not draft:
             raise without_draft(given)
         parts = [key for key in _TREE if key in options]
@@ -87,7 +92,24 @@ class SGLang(Engine):
             raise ConfigError(
                 f"drafter {name}: {', '.join(_TREE)} go together; {', '.join(parts)} alone is refused by SGLang"
             )
-        return Launchable(algorithm, draft or None, dict(options))
+        return Launchable(algorithm, draft or None, dict(options), name.lower() if name.upper() in _OURS else None)
+
+    def refuse_draft(self, drafter: Launchable, config: RunConfig) -> None:
+        """Raises ConfigError for a draft folder of another kind than the algorithm's, or made for another target."""
+        refuse_draft(drafter, config.target.source)
+
+    def why_not_started(self, drafter: Launchable, log: str) -> str:
+        """That the plugin is not there, or what it said itself."""
+        if drafter.algorithm != PLUGIN:
+            return ""
+        if (said := log.rpartition(f"{PLUGIN} is not registered: ")[2]) != log:
+            return f"The plugin refuses this SGLang: {said.splitlines()[0]} "
+        if "Unknown speculative algorithm name" in log:
+            return (
+                "SGLang does not know DLITE: install the plugin into its environment, from a checkout of this "
+                "repository: pip install --no-deps . ./sglang_plugin. "
+            )
+        return ""
 
     def flags(self, drafter: Launchable, config: RunConfig, port: int) -> list[str]:
         """The command line after the launcher. What decides a comparison is given to all drafters alike."""
@@ -115,7 +137,8 @@ class SGLang(Engine):
 
     def chain(self, drafter: str, k: int) -> Mapping[str, Any]:
         """Steps, top-k and draft tokens of a chain; what block drafters propose is in their checkpoint."""
-        return {key: value(k) for key, value in _CHAINS.get(drafter.upper(), {}).items()}
+        algorithm = _OURS.get(drafter.upper(), drafter.upper())
+        return {key: value(k) for key, value in _CHAINS.get(algorithm, {}).items()}
 
     def refuse_settings(self, config: RunConfig, environ: Mapping[str, str]) -> None:
         """Raises ConfigError if the environment makes servers invent their acceptance."""

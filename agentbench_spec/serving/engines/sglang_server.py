@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,9 @@ from agentbench_spec.serving.stream import Answer
 
 EAGLE_FAMILY = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"})
 """Algorithms that verify by arg-max on some devices and key the radix tree by token pairs."""
+
+_OF_ONE_ALGORITHM = {"DFLASH": ("dflash2", "domino"), "STANDALONE": ("draft_lm",), "EAGLE": ("mtp",), "NEXTN": ("mtp",)}
+"""Our drafters that one algorithm serves; what tells them apart is in the draft, and not shown."""
 
 MODEL_FREE = frozenset({"NGRAM"})
 """Built-in algorithms without a draft model: a low acceptance there is a result, not a fault."""
@@ -92,6 +95,11 @@ class SGLangServer(Server):
         return (self.algorithm or BASELINE).lower() if self.info else None
 
     @property
+    def aliases(self) -> Collection[str]:
+        """Drafters of one algorithm, of which a run may say which it is."""
+        return _OF_ONE_ALGORITHM.get(self.algorithm or "", ())
+
+    @property
     def needs_model(self) -> bool:
         """True for every algorithm but the look-up ones."""
         return self.algorithm is not None and self.algorithm not in MODEL_FREE
@@ -127,9 +135,17 @@ class SGLangServer(Server):
     @property
     def token_capacity(self) -> int | None:
         """Tokens the KV pool holds, over all ranks; None: unknown."""
-        told = [(state.get("memory_usage") or {}).get("token_capacity") for state in self.states]
-        each = [tokens for tokens in told if isinstance(tokens, int)]
-        return sum(each) if each and len(each) == len(told) else None
+        return self._of_all_ranks("token_capacity")
+
+    @property
+    def kv_pool_bytes(self) -> int | None:
+        """The target's KV pool, over all ranks, as exactly as the server tells it; None: unknown."""
+        return self._of_all_ranks("kvcache", 2**30)
+
+    def _of_all_ranks(self, name: str, unit: int = 1) -> int | None:
+        told = [(state.get("memory_usage") or {}).get(name) for state in self.states]
+        each = [amount for amount in told if isinstance(amount, int | float)]
+        return round(sum(each) * unit) if each and len(each) == len(told) else None
 
     @property
     def keeps_prefixes(self) -> bool | None:
@@ -194,7 +210,7 @@ class SGLangServer(Server):
             )
 
     def _refuse_temperature(self, config: RunConfig) -> None:
-        if config.decode.greedy or self.algorithm not in EAGLE_FAMILY:
+        if config.decode.greedy or self.algorithm not in EAGLE_FAMILY | {"STANDALONE"}:
             return
         device, attention = str(self.info.get("device")), str(self.info.get("attention_backend"))
         rocm = attention in _ROCM_BACKENDS and not self.info.get("speculative_use_rejection_sampling")
