@@ -285,10 +285,8 @@ def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -
         costs.append(kvcost.by_formula(result.draft, next((str(dtype) for dtype in told if dtype), "auto")))
     if baseline is not None and baseline.token_capacity and result.token_capacity:
         costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
-        draft = result.resolved.get("speculative_draft_model_path")
-        if baseline.kv_pool_bytes and (
-            left := kvcost.by_weights(baseline.token_capacity, baseline.kv_pool_bytes, draft)
-        ):
+        draft, pool_bytes = result.resolved.get("speculative_draft_model_path"), baseline.kv_pool_bytes
+        if pool_bytes and (left := kvcost.by_weights(baseline.token_capacity, pool_bytes, draft)):
             costs.append(left)
     if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):
         costs.append(pool)

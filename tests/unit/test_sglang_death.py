@@ -207,6 +207,9 @@ def test_signalled_supervisor_ends_its_server_first(tmp_path: Path, number: sign
     ("given", "options", "why"),
     [
         ("EAGLE3", {}, "needs a draft model"),
+        ("dlite", {}, "needs a draft model: write dlite="),
+        ("dflash2", {}, "needs a draft model"),
+        ("draft_lm=d", {"num_steps": 3}, "go together"),
         ("EAGLE3=d", {"num_steps": 3}, "go together"),
         ("none=d", {}, "takes no draft"),
     ],
