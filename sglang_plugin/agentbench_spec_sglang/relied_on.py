@@ -41,9 +41,7 @@ RELIED_ON: Table = {
         "BaseSpecWorker.alloc_memory_pool": "memory_pool_config req_to_token_pool token_to_kv_pool_allocator",
     },
     "srt.speculative.dflash_info": {
-        "DFlashVerifyInput": (
-            "draft_token positions draft_token_num custom_mask capture_hidden_mode kv_loc_plan prepare_for_verify"
-        ),
+        "DFlashVerifyInput": "draft_token positions draft_token_num custom_mask capture_hidden_mode kv_loc_plan",
         "DFlashVerifyInput.prepare_for_verify": "batch target_worker",
     },
     "srt.speculative.dflash_info_v2": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from agentbench_spec.serving.counts import token_gaps_s
 from agentbench_spec.serving.engines.sglang import SGLang
 from agentbench_spec.serving.engines.sglang_client import add_chat, add_generate
 from agentbench_spec.serving.engines.sglang_counts import SpecCounts, broken_identities, expected_reuse, spec_counts
-from agentbench_spec.serving.kvcost import by_capacity, by_log, kv_bytes_per_token
+from agentbench_spec.serving.kvcost import by_capacity, by_formula, by_log, by_weights, kv_bytes_per_token
 from agentbench_spec.serving.prometheus import difference
 from agentbench_spec.serving.stream import Answer, RequestFailed, events
 
@@ -174,3 +175,18 @@ def test_other_methods_name_themselves() -> None:
     assert by_log(["$ sglang serve", pool, "$ sglang serve", pool]) is None
     draft = by_log(["$ sglang serve", pool, pool])
     assert draft is not None and (draft.method, draft.value) == ("server_log", 2**29)
+
+
+def test_dlite_keeps_no_kv() -> None:
+    """Fails if a draft that reads one position is charged for the five layers that its config has, too."""
+    layers = {"num_hidden_layers": 5, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    assert by_formula(layers).value == 20_480
+    assert by_formula({**layers, "dlite_config": {}}).value == 0
+
+
+def test_weights_take_their_share_of_the_capacity(tmp_path: Path) -> None:
+    """1,000 tokens in 10,000 bytes: 95 bytes of weights cost ten tokens; a hub id's weights are not known here."""
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 95)
+    left = by_weights(1000, 10_000, str(tmp_path))
+    assert left is not None and (left.method, left.unit, left.value) == ("capacity_less_weights", "tokens", 990)
+    assert by_weights(1000, 10_000, "owner/name") is None and by_weights(1000, 10_000, None) is None
