@@ -79,4 +79,12 @@ flock 9 # a second call waits for the first one's build
 [ "$(cat "$SGLANG_VENV/.complete" 2>/dev/null)" = "$(digest)" ] || build
 exec 9>&-
 
-exec "$TEST_PYTHON" -m pytest -m sglang "$here" "$@"
+# DLite's plugin and what it imports of ours, installed from this checkout beside the environment, which another checkout
+# may be using. Without dependencies, as docs/serving.md says.
+SGLANG_PLUGIN="$(mktemp -d)"
+export SGLANG_PLUGIN
+trap 'rm -rf "$SGLANG_PLUGIN"' EXIT
+"$SGLANG_VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$SGLANG_PLUGIN" \
+    . ./sglang_plugin || fail "the plugin could not be installed, see above"
+
+"$TEST_PYTHON" -m pytest -m sglang "$here" "$@"

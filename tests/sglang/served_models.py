@@ -1,4 +1,4 @@
-"""The tiny Qwen3 target and the EAGLE-3 draft configuration that the real server is started with."""
+"""The tiny Qwen3 target, and the drafts that the real server is started with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from agentbench_spec_drafters.nets.dlite import DLiteConfig, DLiteNet
 from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import localmodel
 
+STUDENT_LAYERS, BLOCK = (0, 2, 3), 4
 VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, WINDOW = 512, 128, 256, 4, 2, 32, 2048
 
 
@@ -101,5 +103,59 @@ def save_checkpoint(folder: Path, words: list[int], seed: int = 1) -> Path:
     tensors["t2d"] = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, known, True)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(draft_config(len(words))))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def student_config(group: int) -> dict[str, Any]:
+    """config.json of a DLite student of two layers; the last of the target's four layers is among its three."""
+    return {
+        "architectures": ["DLiteDraftModel"],
+        "model_type": "qwen3",
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INNER,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "block_size": BLOCK,
+        "num_target_layers": 4,
+        "dlite_config": {
+            "architecture_version": "dlite_v2",
+            "model_role": "pivot_q_student",
+            "anchor_group_size": group,
+            "chs_num_layers": len(STUDENT_LAYERS),
+            "target_layer_ids": list(STUDENT_LAYERS),
+            "sequential_head": "rnn",
+            "sequential_rank": 16,
+            "mask_token_id": VOCABULARY - 1,
+        },
+    }
+
+
+def save_student(folder: Path, words: list[int], group: int = 2, seed: int = 1) -> Path:
+    """A DLite checkpoint of random weights that says only `words`, so that it is right now and then."""
+    config = student_config(group)
+    with torch.device("meta"):
+        empty = DLiteNet(DLiteConfig.from_config(config, "student")).state_dict()
+    draw = torch.Generator().manual_seed(seed)
+    noise = {name: torch.randn(tensor.shape, generator=draw) for name, tensor in empty.items()}
+    tensors = {
+        name: 1 + 0.2 * t if "norm" in name else t / t.shape[-1] ** 0.5 if t.ndim > 1 else 0.1 * t
+        for name, t in noise.items()
+    }
+    said = torch.zeros(VOCABULARY, 1).index_fill(0, torch.tensor(words), 1.0)
+    tensors["sequential_head.output_proj.weight"] *= said
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")
     return folder

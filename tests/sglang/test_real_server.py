@@ -1,151 +1,30 @@
-"""A real SGLang 0.5.23 server on this CPU, through our own launcher and client. Timings are void here.
-
-Run by tests/sglang/run.sh, which builds the server's environment. Every server is started once.
-"""
+"""A real SGLang 0.5.23 server on this CPU, through our own launcher and client. Timings are void here."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_servers import KEY, Servers, against_plain, own_engine
+from served_models import save_checkpoint
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "unit")]
-
-from localmodel import save_rollouts, session  # noqa: E402
-from served_models import save_checkpoint, save_draft, save_target  # noqa: E402
-
-from agentbench_spec.config import RunConfig, load_config  # noqa: E402
-from agentbench_spec.errors import ConfigError, MeasurementError  # noqa: E402
-from agentbench_spec.results.rows import TurnRow  # noqa: E402
-from agentbench_spec.runs.execute import run  # noqa: E402
-from agentbench_spec.runs.presets import ThroughputPreset  # noqa: E402
-from agentbench_spec.serving.bodies import Ask  # noqa: E402
-from agentbench_spec.serving.engines import engine_of  # noqa: E402
-from agentbench_spec.serving.engines.sglang_client import SGLangClient as Client  # noqa: E402
-from agentbench_spec.serving.launch import launched  # noqa: E402
-from agentbench_spec.serving.served_run import ServedRun, run_served  # noqa: E402
-from agentbench_spec.serving.sweep import sweep  # noqa: E402
+from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.runs.execute import run
+from agentbench_spec.runs.presets import ThroughputPreset
+from agentbench_spec.serving.bodies import Ask
+from agentbench_spec.serving.engines.sglang_client import SGLangClient as Client
+from agentbench_spec.serving.served_run import run_served
+from agentbench_spec.serving.sweep import sweep
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
-
-STANDIN = Path(__file__).parent / "standin"
-CPU_ARGS = (
-    *("--device", "cpu", "--attention-backend", "intel_amx", "--skip-server-warmup"),
-    *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
-    *("--max-total-tokens", "8192", "--mem-fraction-static", "0.3", "--dtype", "float32"),
-)
-CPU_ENV = {
-    "PYTHONPATH": str(STANDIN),
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "SGLANG_USE_CPU_ENGINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "OMP_NUM_THREADS": "1",
-}
-KEY = "a-key-of-the-tests"
-"""Wanted by the n-gram server."""
-NEW_TOKENS = 25
-"""Not a multiple of 3: the server's own acceptance length would else be right by accident."""
-
-
-class Servers:
-    """Starts each kind of server at its first use and keeps it to the end of the module."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.target, self.draft = save_target(folder / "target"), save_draft(folder / "draft")
-        self.rollouts = save_rollouts(folder / "rollouts.jsonl", *(session(name, 3) for name in "abc"))
-        self.checkpoint = folder / "checkpoint"
-        self._folder, self._stack, self._urls = folder, stack, dict[str, str]()
-
-    def config(self, *urls: str, env: dict[str, str] | None = None, **more: Any) -> RunConfig:
-        python = Path(os.environ["SGLANG_VENV"]) / "bin" / "python"
-        flags = {
-            "backend": "sglang",
-            "target.source": str(self.target),
-            "workload.name": str(self.rollouts),
-            "decode.max_new_tokens": NEW_TOKENS,
-            "sglang.base_urls": list(urls) or None,
-            "sglang.launch": not urls,
-            "sglang.command": [str(python), "-m", "sglang.launch_server"],
-            "sglang.server_args": list(CPU_ARGS),
-            "sglang.server_env": CPU_ENV | (env or {}),
-            "sglang.max_running_requests": 4,
-            "sglang.start_timeout_s": 600.0,
-            **{name.replace("__", "."): value for name, value in more.items()},
-        }
-        return load_config(flags=flags)
-
-    def url(self, name: str) -> str:
-        if name not in self._urls:
-            drafter, env = self._kind(name)
-            log = self._folder / f"{name}.log"
-            # a run refuses a key among the server's arguments, for its manifest keeps them; a server in a test has none
-            args = [*CPU_ARGS, *(("--api-key", KEY) if name == "ngram" else ())]
-            config = self.config(env=env, sglang__server_args=args)
-            self._urls[name] = self._stack.enter_context(launched(drafter, config, log))
-        return self._urls[name]
-
-    def stop(self) -> None:
-        """End all servers; each starts again at its next use. Idle ones keep a core busy with polling."""
-        self._stack.close()
-        self._urls.clear()
-
-    def _kind(self, name: str) -> tuple[Any, dict[str, str]]:
-        chain = {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4, "draft_load_format": "dummy"}
-        if name == "none":
-            return engine_of("sglang").launchable("none", {}), {}
-        if name == "ngram":
-            return engine_of("sglang").launchable("NGRAM", {"num_draft_tokens": 8}), {}
-        if name == "eagle3":
-            del chain["draft_load_format"]
-            return engine_of("sglang").launchable(f"EAGLE3={self.checkpoint}", chain), {}
-        env = {"SGLANG_SIMULATE_ACC_LEN": "3"} if name == "simulated" else {}
-        return engine_of("sglang").launchable(f"EAGLE3={self.draft}", chain), env
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """All servers of this module; ended with it."""
-    if not (Path(os.environ.get("SGLANG_VENV", "/nowhere")) / "bin" / "python").exists():
-        pytest.fail("no SGLang here: run tests/sglang/run.sh, which builds one and then runs these tests")
-    with ExitStack() as stack:
-        yield Servers(tmp_path_factory.mktemp("sglang"), stack)
-
-
-@pytest.fixture(scope="module")
-def plain_rows(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> list[TurnRow]:
-    """The three rollouts on the server without speculation."""
-    folder = tmp_path_factory.mktemp("runs") / "none"
-    return run_served(servers.config(servers.url("none"), sglang__warm_up_rollouts=1), folder, environ={}).rows
-
-
-def against_plain(servers: Servers, name: str, folder: Path, **more: Any) -> ServedRun:
-    return run_served(servers.config(servers.url("none"), servers.url(name), **more), folder, api_key=KEY, environ={})
-
-
-def own_engine(servers: Servers, drafters: list[str], k: int = 3) -> RunConfig:
-    """The same rollouts and target for our own engine."""
-    return load_config(
-        flags={
-            "target.source": str(servers.target),
-            "target.dtype": "float32",
-            "target.device": "cpu",
-            "workload.name": str(servers.rollouts),
-            "decode.max_new_tokens": NEW_TOKENS,
-            "decode.k": k,
-            "drafters": drafters,
-        }
-    )
 
 
 def test_same_ids_as_our_engine(servers: Servers, plain_rows: list[TurnRow], tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""The servers of a module, and what the one without speculation says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cpu_servers import Servers
+
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.serving.served_run import run_served
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All servers of this module; ended with it."""
+    if not (Path(os.environ.get("SGLANG_VENV", "/nowhere")) / "bin" / "python").exists():
+        pytest.fail("no SGLang here: run tests/sglang/run.sh, which builds one and then runs these tests")
+    with ExitStack() as stack:
+        yield Servers(tmp_path_factory.mktemp("sglang"), stack)
+
+
+@pytest.fixture(scope="module")
+def plain_rows(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> list[TurnRow]:
+    """The three rollouts on the server without speculation."""
+    folder = tmp_path_factory.mktemp("runs") / "none"
+    return run_served(servers.config(servers.url("none"), sglang__warm_up_rollouts=1), folder, environ={}).rows
