@@ -45,7 +45,7 @@ def _common(ask: Ask) -> dict[str, Any]:
     """What both OpenAI routes take alike. Servers send usage, and what comes with it, only if it is asked for."""
     body: dict[str, Any] = {
         "max_tokens": ask.max_new_tokens,
-        "temperature": ask.sampling.temperature,
+        "temperature": 0.0 if ask.sampling.greedy else ask.sampling.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
     }

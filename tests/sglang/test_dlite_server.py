@@ -1,4 +1,4 @@
-"""DLITE on a real SGLang 0.5.23 server on this CPU, beside our engine with the same checkpoint. Timings are void here."""
+"""DLITE on a real SGLang 0.5.23 server on this CPU, beside our engine with the same checkpoint. Timings are void."""
 
 from __future__ import annotations
 

@@ -17,7 +17,16 @@ CORE = "agentbench_spec"
 MOST_AT_TOP, MOST_IN_A_FOLDER, MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_THE_LOOP = 12, 25, 300, 60, 150
 COUNTERPARTS = ("drafters", "drafters/nets", "drafters/training")
 """A drafter, its net and its trainer share a name on purpose: who knows one drafter finds the parts of all."""
-PARTS = (CORE, "drafters", "workloads", "sglang_plugin", "benchmarks", "scripts", "tests", "examples")
+PARTS = (
+    CORE,
+    "drafters",
+    "workloads",
+    "sglang_plugin/agentbench_spec_sglang",
+    "benchmarks",
+    "scripts",
+    "tests",
+    "examples",
+)
 
 Files = Mapping[str, str]
 """Path from the root -> text."""

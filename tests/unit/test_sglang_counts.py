@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.serving.bodies import Ask, completion_body
 from agentbench_spec.serving.counts import token_gaps_s
 from agentbench_spec.serving.engines.sglang import SGLang
-from agentbench_spec.serving.engines.sglang_client import add_chat, add_generate
+from agentbench_spec.serving.engines.sglang_client import add_chat, add_generate, sampling_params
 from agentbench_spec.serving.engines.sglang_counts import SpecCounts, broken_identities, expected_reuse, spec_counts
 from agentbench_spec.serving.kvcost import by_capacity, by_formula, by_log, by_weights, kv_bytes_per_token
 from agentbench_spec.serving.prometheus import difference
@@ -175,6 +177,13 @@ def test_other_methods_name_themselves() -> None:
     assert by_log(["$ sglang serve", pool, "$ sglang serve", pool]) is None
     draft = by_log(["$ sglang serve", pool, pool])
     assert draft is not None and (draft.method, draft.value) == ("server_log", 2**29)
+
+
+def test_one_token_to_choose_from_is_asked_for_as_greedy() -> None:
+    """Fails if top-k 1, which our rows call greedy, reaches a server as a temperature without a top-k."""
+    ask = Ask(8, Sampling(0.9, 1, 1.0))
+    assert sampling_params(ask)["temperature"] == completion_body([1], ask, "m")["temperature"] == 0
+    assert sampling_params(Ask(8, Sampling(0.9, 2, 1.0)))["temperature"] == 0.9
 
 
 def test_dlite_keeps_no_kv() -> None:

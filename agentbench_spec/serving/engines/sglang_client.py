@@ -24,9 +24,9 @@ _RANK = re.compile(r"@\d+$")
 def sampling_params(ask: Ask) -> dict[str, Any]:
     """The native route's sampling parameters."""
     sampling = ask.sampling
-    params: dict[str, Any] = {"max_new_tokens": ask.max_new_tokens, "temperature": sampling.temperature}
+    params: dict[str, Any] = {"max_new_tokens": ask.max_new_tokens, "temperature": 0.0}
     if not sampling.greedy:
-        params |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
+        params |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1}
     if ask.stop_ids:
         params["stop_token_ids"] = list(ask.stop_ids)
     return params
