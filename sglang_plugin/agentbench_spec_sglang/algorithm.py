@@ -90,7 +90,8 @@ def refuse(server_args: Any) -> None:
         raise ConfigError(f"{NAME} needs its checkpoint: --speculative-draft-model-path FOLDER_OR_HUB_ID")
     unserved = {
         "--pp-size above 1": server_args.pp_size != 1,
-        "data-parallel attention": server_args.attn_dp_size > 1,
+        "--attn-dp-size above 1": server_args.attn_dp_size > 1,
+        "--attn-cp-size above 1": server_args.attn_cp_size > 1,
         "--disaggregation-mode": server_args.disaggregation_mode != "null",
         "--enable-two-batch-overlap": server_args.enable_two_batch_overlap,
         "--enable-pdmux": server_args.enable_pdmux,

@@ -31,6 +31,18 @@ RELIED_ON: Table = {
         "CustomSpecAlgo.handle_server_args": "server_args",
         "get_spec": "name",
     },
+    # written settings that are no field are dropped in silence
+    "srt.arg_groups.fields.spec": {
+        "Spec": (
+            "speculative_draft_model_path speculative_draft_model_revision speculative_num_steps speculative_eagle_topk "
+            "speculative_num_draft_tokens"
+        ),
+    },
+    "srt.arg_groups.fields.schedule": {"Schedule": "enable_mixed_chunk disable_overlap_schedule"},
+    "srt.arg_groups.fields.parallel": {"Parallel": "pp_size attn_dp_size attn_cp_size"},
+    "srt.arg_groups.fields.disagg": {"Disagg": "disaggregation_mode enable_pdmux"},
+    "srt.arg_groups.fields.exec_": {"ExecOverlap": "enable_two_batch_overlap"},
+    "srt.arg_groups.fields.device": {"Device": "device"},
     "srt.model_executor.model_runner_components.spec_aux_hidden_state": {
         "resolve_spec_aux_hidden_state_config": "server_args model_config spec_algorithm is_draft_worker",
         "SpecAuxHiddenStateConfig": "dflash_use_aux_hidden_state dflash_target_layer_ids dflash_draft_num_layers",
