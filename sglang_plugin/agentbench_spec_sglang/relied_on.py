@@ -34,8 +34,8 @@ RELIED_ON: Table = {
     # written settings that are no field are dropped in silence
     "srt.arg_groups.fields.spec": {
         "Spec": (
-            "speculative_draft_model_path speculative_draft_model_revision speculative_num_steps speculative_eagle_topk "
-            "speculative_num_draft_tokens"
+            "speculative_draft_model_path speculative_draft_model_revision speculative_num_steps "
+            "speculative_eagle_topk speculative_num_draft_tokens"
         ),
     },
     "srt.arg_groups.fields.schedule": {"Schedule": "enable_mixed_chunk disable_overlap_schedule"},

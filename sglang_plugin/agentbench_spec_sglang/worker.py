@@ -159,7 +159,7 @@ class DLiteWorker(BaseSpecWorker):
         new_seq_lens = committed + lengths.to(committed.dtype)
         if on_publish is not None:
             on_publish(new_seq_lens)
-        # in this step: graphs of all sizes share one buffer of states, which the next forward overwrites
+        # in this step: a graph's states lie in a buffer that the next forward overwrites
         self._slots.advanced(slots, self._states(logits_output), block, count)
         return GenerationBatchResult(
             logits_output=logits_output,
