@@ -303,6 +303,24 @@ def test_wrong_architecture_and_short_draft_are_refused(model: Path, rollouts: P
         served(settings(model, rollouts, spec.base_url), tmp_path / "two")
 
 
+def test_dlite_has_no_limit_of_positions_and_no_draft_kv(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Its positions are those within a block, and its five layers keep nothing: neither a refusal nor a cost."""
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    geometry = {"num_hidden_layers": 5, "num_attention_heads": 4, "hidden_size": 128}
+    (draft / "config.json").write_text(json.dumps({"dlite_config": {}, "max_position_embeddings": 64, **geometry}))
+    (draft / "model.safetensors").write_bytes(b"0" * 8_400)
+    args = {"speculative_draft_model_path": str(draft), "speculative_num_draft_tokens": 4}
+    with FakeServer() as plain, FakeServer(Behaviour({"speculative_algorithm": "DLITE", **args})) as spec:
+        done = served(settings(model, rollouts, plain.base_url, spec.base_url), tmp_path / "run")
+    assert all(row.status == "ok" and row.reused_tokens == row.expected_reused_tokens for row in of(done, "dlite"))
+    entry = json.loads((tmp_path / "run" / "serving.json").read_text())["dlite"]
+    figures = {cost["method"]: cost["value"] for cost in entry["draft_kv"]}
+    # 4,096 tokens in 0.008 GiB are 2,097.2 bytes each: the weights would cost five of them
+    assert (figures["formula"], figures["capacity_drop"], figures["capacity_less_weights"]) == (0, 0, 4091)
+    assert entry["token_capacity"] == 4096
+
+
 def test_unequal_limits_are_refused(model: Path, rollouts: Path, tmp_path: Path) -> None:
     """The default lowers speculative servers to 48 running requests: the comparison would be of queues."""
     with (
