@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ ROWS, VOID = 4, -1
 class Seam:
     """The plugin's part of a server: slots, and the block that drafts from them."""
 
-    def __init__(self, name: str, tokens: int | None = None) -> None:
+    def __init__(self, name: str, tokens: int | None = None, device: str = "cpu") -> None:
         checkpoint = open_checkpoint(DATA / name / "draft")
         self.config = config = DLiteConfig.from_config(checkpoint.config, checkpoint.where)
-        target = target_info()
+        embed = deepcopy(target_info().embed_tokens).to(device)  # a shared module would go along with it
+        target = target_info(device=torch.device(device), embed_tokens=embed)
         net = open_net(checkpoint, config, target)
         width = len(config.target_layer_ids)
         self.slots = Slots(ROWS, width, target.hidden_size, config.group, dtype=target.dtype, device=target.device)
@@ -115,3 +117,21 @@ def test_the_recorded_drafts_are_accepted(name: str) -> None:
             assert emitted(chosen, count)[0].tolist() == [*own.tolist(), *[0] * (block.shape[1] - len(own))]
             compared += 1
     assert compared > 200
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", SETS)
+def test_graphs_draft_what_the_eager_block_does(name: str) -> None:
+    """Batches of one to three rows on graphs of one and four: padding, static inputs, other rows in the same graph."""
+    seam = Seam(name, device="cuda")
+    torch.manual_seed(0)
+    seam.slots.pivots.normal_()
+    seam.slots.previous.random_(150)
+    slots, anchors, at = (torch.tensor(each, device="cuda") for each in ([3, 1, 2], [5, 6, 7], [1, 9, 40]))
+    batches = [(slots[:count], anchors[:count], at[:count]) for count in (3, 1, 2)]
+    eager = [seam.block(*batch).tolist() for batch in batches]
+    seam.block.capture([1, 4])
+    assert [seam.block(*batch).tolist() for batch in batches] == eager
+    seam.slots.pivots[3].zero_()
+    assert seam.block(*batches[1]).tolist() != eager[1]
