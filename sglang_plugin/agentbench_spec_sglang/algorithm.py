@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from .slots import taps
 _RESOLVER = (
     "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state.resolve_spec_aux_hidden_state_config"
 )
+
+_SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
 
 
 @cache
@@ -80,6 +83,10 @@ class DLite(CustomSpecAlgo):
         server_args.speculative_eagle_topk = 1
         server_args.speculative_num_draft_tokens = width
         server_args.enable_mixed_chunk = False
+        if (
+            server_args.min_free_slots_delay is None
+        ):  # the family's delay of prefills saves draft prefills; here is none
+            server_args.min_free_slots_delay = 1
         if server_args.device == "cpu":  # no speculative algorithm of SGLang's overlaps there
             server_args.disable_overlap_schedule = True
 
@@ -95,6 +102,7 @@ def refuse(server_args: Any) -> None:
         "--disaggregation-mode": server_args.disaggregation_mode != "null",
         "--enable-two-batch-overlap": server_args.enable_two_batch_overlap,
         "--enable-pdmux": server_args.enable_pdmux,
+        _SIMULATED: float(os.environ.get(_SIMULATED) or -1) > 0,
     }
     named = [flag for flag, given in unserved.items() if given]
     if named:

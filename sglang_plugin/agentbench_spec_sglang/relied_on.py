@@ -38,7 +38,7 @@ RELIED_ON: Table = {
             "speculative_eagle_topk speculative_num_draft_tokens"
         ),
     },
-    "srt.arg_groups.fields.schedule": {"Schedule": "enable_mixed_chunk disable_overlap_schedule"},
+    "srt.arg_groups.fields.schedule": {"Schedule": "enable_mixed_chunk disable_overlap_schedule min_free_slots_delay"},
     "srt.arg_groups.fields.parallel": {"Parallel": "pp_size attn_dp_size attn_cp_size"},
     "srt.arg_groups.fields.disagg": {"Disagg": "disaggregation_mode enable_pdmux"},
     "srt.arg_groups.fields.exec_": {"ExecOverlap": "enable_two_batch_overlap"},
