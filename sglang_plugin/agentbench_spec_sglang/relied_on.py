@@ -120,6 +120,8 @@ RELIED_ON: Table = {
         ),
     },
     "srt.model_executor.runner.decode_cuda_graph_runner": {"DecodeCudaGraphRunner": "capture_bs"},
+    "srt.configs.model_config": {"ModelConfig": "model_path context_len hf_text_config"},
+    "srt.models.qwen2": {"Qwen2Model": "layers_to_capture"},
     "srt.runtime_context": {"get_spec": ""},
 }
 
