@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from agentbench_spec_drafters.nets.dlite import BlockForward, DLiteNet
@@ -84,8 +85,8 @@ class DraftBlock:
             self._graphs[size] = self._captured(self._static.first(size), pool)
         self._sizes = sorted(sizes)
 
-    def _captured(self, inputs: _Inputs, pool: tuple[int, int]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        aside = torch.cuda.Stream()
+    def _captured(self, inputs: _Inputs, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(_WARM_UPS):

@@ -73,13 +73,13 @@ class Slots:
     def filled(self, slots: Tensor, states: Tensor, rows: Tensor, previous: Tensor) -> None:
         """A prefill ended: states [tokens, S * H] of all its tokens, rows [bs] the last of each request, previous
         [bs, G - 1] the tokens up to it."""
-        self.pivots[slots] = states[rows].unflatten(1, self.pivots.shape[1:])
+        self.pivots[slots] = states[rows].reshape(-1, *self.pivots.shape[1:])
         self.previous[slots] = previous
 
     def advanced(self, slots: Tensor, states: Tensor, block: Tensor, count: Tensor) -> None:
         """A round ended: states [bs * B, S * H] of block [bs, B], of which the anchor and `count` [bs] drafts stay."""
         each = torch.arange(len(block), device=block.device)
-        self.pivots[slots] = states.unflatten(0, block.shape)[each, count].unflatten(1, self.pivots.shape[1:])
+        self.pivots[slots] = states.reshape(*block.shape, -1)[each, count].reshape(-1, *self.pivots.shape[1:])
         width = self.previous.shape[1]
         if width:
             text = torch.cat((self.previous[slots], block), 1)

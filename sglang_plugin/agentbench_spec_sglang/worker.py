@@ -84,7 +84,7 @@ class DLiteWorker(BaseSpecWorker):
                 f"{NAME}: SGLang taps layers {resolved.dflash_target_layer_ids}, the checkpoint names {layers}: the "
                 "hook was not applied; look for 'Failed to apply hooks' in the log"
             )
-        transformer = getattr(model, "model", None)
+        transformer: Any = getattr(model, "model", None)
         if hasattr(model, "get_aux_hidden_states_width") or not hasattr(transformer, "layers_to_capture"):
             raise ConfigError(
                 f"{NAME}: {type(model).__name__} hands out its states in another form than Qwen3 and Llama do; it is "
