@@ -119,10 +119,12 @@ def drop_query_norm(drafter: Any) -> None:
 def shift_rope(drafter: Any) -> None:
     """Rope base 1e6 where the draft was trained with 1e4."""
     geometry = replace(drafter.config.geometry, rope_theta=1e6)
-    drafter._rotary = Rotary(geometry, device=torch.device("cpu"), dtype=torch.float32)
+    rotary = Rotary(geometry, device=torch.device("cpu"), dtype=torch.float32)
     if isinstance(drafter, dlite.DLiteDrafter):
         whole = layout(drafter.config, torch.tensor([drafter.config.group - 1]))
-        drafter._whole_rope = drafter._rotary(whole.positions)
+        drafter._block._rotary, drafter._block._whole_rope = rotary, rotary(whole.positions)
+    else:
+        drafter._rotary = rotary
 
 
 FAULTS: list[tuple[str, Callable[[Any], None]]] = [

@@ -108,7 +108,7 @@ def test_the_recorded_drafts_are_accepted(name: str) -> None:
     compared = 0
     for _, trace in played(name):
         for step, following in zip(trace.rounds, trace.rounds[1:], strict=False):
-            block = torch.tensor([[step.anchor, *step.drafted]])
+            block = torch.tensor([step.verified])  # the anchor and what the recording verified of its drafts
             own = trace.picks[step.start : step.start + step.committed]
             chosen = torch.full_like(block, VOID)
             chosen[0, : len(own)] = own

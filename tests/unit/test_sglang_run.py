@@ -312,7 +312,7 @@ def test_dlite_has_no_limit_of_positions_and_no_draft_kv(model: Path, rollouts: 
     (draft / "model.safetensors").write_bytes(b"0" * 8_400)
     args = {"speculative_draft_model_path": str(draft), "speculative_num_draft_tokens": 4}
     with FakeServer() as plain, FakeServer(Behaviour({"speculative_algorithm": "DLITE", **args})) as spec:
-        done = served(settings(model, rollouts, plain.base_url, spec.base_url), tmp_path / "run")
+        done = served(settings(model, rollouts, plain.base_url, spec.base_url, workload__limit=1), tmp_path / "run")
     assert all(row.status == "ok" and row.reused_tokens == row.expected_reused_tokens for row in of(done, "dlite"))
     entry = json.loads((tmp_path / "run" / "serving.json").read_text())["dlite"]
     figures = {cost["method"]: cost["value"] for cost in entry["draft_kv"]}
