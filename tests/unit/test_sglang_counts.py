@@ -45,6 +45,15 @@ def test_identities_hold_for_every_decoding(rounds: list[int], data: st.DataObje
     assert counts.tau == pytest.approx(1 + sum(rounds) / len(rounds))
 
 
+@given(ROUNDS, st.integers(1, 4))
+def test_a_retracted_request_has_a_token_of_each_prefill(rounds: list[int], retractions: int) -> None:
+    """Fails if a request that was begun anew is called a contradiction, or if more tokens than it had prefills pass."""
+    counts, stepped = spec_counts(details_of(rounds)), sum(rounds) + len(rounds)
+    assert counts is not None
+    assert broken_identities(counts, 1 + retractions + stepped, 6, retractions=retractions) == []
+    assert broken_identities(counts, 2 + retractions + stepped, 6, retractions=retractions)
+
+
 @given(ROUNDS, st.sampled_from(sorted(details_of([0]))), st.integers(1, 3), st.booleans())
 def test_one_wrong_number_breaks_an_identity(rounds: list[int], name: str, off: int, up: bool) -> None:
     """Each of the four numbers is bound by the other three: changing any one of them must be noticed."""

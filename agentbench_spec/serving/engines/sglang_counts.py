@@ -64,12 +64,15 @@ def _first(details: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((details[name] for name in names if details.get(name) is not None), None)
 
 
-def broken_identities(counts: SpecCounts, completion_tokens: int, width: int | None = None) -> list[str]:
+def broken_identities(
+    counts: SpecCounts, completion_tokens: int, width: int | None = None, *, retractions: int = 0
+) -> list[str]:
     """Each identity that `counts` breaks, in words with its numbers; empty if all hold.
 
-    width: V, draft tokens of a verify step with its root; None: unknown, or it varies from step to step.
+    width: V, draft tokens of a verify step with its root; None: unknown, or it varies from step to step. retractions:
+    times the request was begun anew; each prefill gives a token that no step counts.
     """
-    return [*_broken_sums(counts, width), *_broken_emission(counts, completion_tokens, width)]
+    return [*_broken_sums(counts, width), *_broken_emission(counts, completion_tokens, width, 1 + retractions)]
 
 
 def _broken_sums(counts: SpecCounts, width: int | None) -> Iterator[str]:
@@ -84,15 +87,15 @@ def _broken_sums(counts: SpecCounts, width: int | None) -> Iterator[str]:
         yield f"proposed drafts {proposed} are not {steps} steps x ({width} - 1)"
 
 
-def _broken_emission(counts: SpecCounts, completion_tokens: int, width: int | None) -> Iterator[str]:
+def _broken_emission(counts: SpecCounts, completion_tokens: int, width: int | None, prefills: int) -> Iterator[str]:
     steps = counts.verify_steps
-    trimmed = counts.trimmed(completion_tokens)
-    if trimmed is not None and trimmed < 0:
-        yield f"{completion_tokens} tokens exceed 1 + {steps} steps + {counts.correct} correct drafts"
+    trimmed = counts.trimmed(completion_tokens)  # if only the first prefill gave a token, else it is more
+    if trimmed is not None and trimmed < 1 - prefills:
+        yield f"{completion_tokens} tokens exceed {prefills} + {steps} steps + {counts.correct} correct drafts"
     if trimmed is not None and counts.histogram is not None and trimmed > deepest(counts.histogram):
         yield f"{trimmed} tokens were trimmed, the deepest step accepted {deepest(counts.histogram)}"
-    if width is not None and completion_tokens - 1 > steps * width:
-        yield f"{completion_tokens - 1} tokens in {steps} steps are more than {width} a step"
+    if width is not None and (stepped := completion_tokens - prefills) > steps * width:
+        yield f"{stepped} tokens in {steps} steps are more than {width} a step"
     if width is not None and counts.correct is not None and counts.correct > steps * (width - 1):
         yield f"{counts.correct} correct drafts in {steps} steps are more than {width - 1} a step"
 

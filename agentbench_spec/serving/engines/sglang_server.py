@@ -182,14 +182,15 @@ class SGLangServer(Server):
         if counts is None or tokens is None:
             return None
         fixed = None if self.algorithm == "DSPARK" else self.width  # its ragged modes verify fewer
+        retractions = int(answer.details.get("num_retractions") or 0)
         return Acceptance(
             rounds=counts.verify_steps,
             matched=counts.correct,
             proposed=counts.proposed,
-            trimmed=counts.trimmed(tokens),
+            trimmed=None if retractions else counts.trimmed(tokens),
             histogram=counts.histogram,
             server_accept_length=counts.server_accept_length,
-            broken=tuple(broken_identities(counts, tokens, fixed)),
+            broken=tuple(broken_identities(counts, tokens, fixed, retractions=retractions)),
         )
 
     def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
