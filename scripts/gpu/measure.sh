@@ -51,7 +51,7 @@ if ! "$python" -c "$there"; then
 fi
 ((${#parts[@]})) || for part in 1 2 3 4; do [[ -e $out/part$part.done ]] || parts+=("$part"); done
 
-about=('' 'qwen3-4b at 1K, facts of the machine, GPU tests' 'qwen3-4b, one row, 1K to 64K' \
+about=('' 'qwen3-4b at 1K launched kernel by kernel and from graphs, facts, GPU tests' 'qwen3-4b, one row, 1K to 64K' \
   'qwen3-4b, 4 to 64 rows, 1K and 8K' 'qwen3-8b, one row and 16, 1K and 32K')
 echo "to do: ${#parts[@]} part(s), each less than $((part_seconds / 60 + 1)) minutes, into $out"
 for part in "${parts[@]}"; do echo "  $part: ${about[$part]}"; done
@@ -76,7 +76,8 @@ bench() { # NAME OUT CONTEXTS CONCURRENCY [OPTION ...]
     --out "$out/$folder" "$@"
 }
 part1() {
-  bench qwen3-4b qwen3-4b-one-context 1024 1
+  bench qwen3-4b qwen3-4b-launched 1024 1 --graphs off
+  bench qwen3-4b qwen3-4b-graphs 1024 1
   limited "$python" -m agentbench_spec doctor --device "$([[ $cpu ]] && echo cpu || echo cuda)"
   if "$python" -c 'import pytest' 2>/dev/null; then
     if [[ $cpu ]]; then limited "$python" -m pytest -q tests/gpu/test_device.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler
 from agentbench_spec.engine.session import Session
+from agentbench_spec.engine.spans import Board
+from agentbench_spec.engine.steps.graphs import Graphs
+from agentbench_spec.engine.steps.recorded import recorded
+from agentbench_spec.engine.steps.round_attention import RoundAttention
+from agentbench_spec.engine.steps.static_target import Static
 from agentbench_spec.engine.timing import Clock
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import read_manifest
-from agentbench_spec.runs.geometry.cell import GeometryPlan
+from agentbench_spec.runs.geometry.cell import Cell, GeometryPlan, Method
 from agentbench_spec.runs.geometry.geometry_rows import ROWS, GeometryRow, key_of, read_geometry
 from agentbench_spec.runs.geometry.geometry_run import run_geometry
 from agentbench_spec.runs.geometry.geometry_sheet import sheet_of
@@ -153,7 +159,7 @@ class Counting(Drafter):
     """Notes what it is asked."""
 
     def __init__(self) -> None:
-        self.spec, self.asked = ScriptedLookup().spec, 0
+        self.spec, self.asked, self.static = ScriptedLookup().spec, 0, False
 
     def propose(self, anchor: Any, position: Any, k: int) -> Any:
         self.asked += 1
@@ -176,6 +182,21 @@ def test_a_scripted_drafter_works_and_is_not_listened_to() -> None:
     limits = Limits(k=4, max_new_tokens=13)
     turn, _, _ = session.decode("it", limits, RowSampler(GREEDY, []), Clock(CPU), reference=script.reply)
     assert [each.emitted for each in turn.rounds] == [3, 3, 3, 3] and inner.asked == 4
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_replayed_rounds_emit_what_the_script_says(
+    name: str, measured: tuple[Path, list[GeometryRow]], tmp_path: Path
+) -> None:
+    """Fails if a script cannot be part of a captured round: its guesses are then those of the capture, and τ is off."""
+    draft = drafts_for("qwen3-4b", thin=True)[name]
+    model: Any = random_target(target_config("qwen3-4b", thin=True), torch.float32, CPU, 0)
+    static = Static(RoundAttention("masked"), Graphs(recorded), Board(CPU))
+    cell = Cell.open(QUICK, model, 24, 2, measured[0] / "drafts", most=7, static=static)
+    row = next(replace(row) for row in measured[1] if row.drafter == name)
+    emitted, row.emitted_tokens = row.emitted_tokens, None
+    cell.measure(Method(name, 7, draft), row)
+    assert row.emitted_tokens == emitted
 
 
 def test_random_weights_are_the_same_for_a_seed_and_others_for_another(tmp_path: Path) -> None:
@@ -220,6 +241,8 @@ def test_a_damaged_file_of_shapes_is_refused(text: str, says: str, tmp_path: Pat
         (("qwen3-4b", "--tau", "0.5"), "at least 1 token"),
         (("qwen3-4b", "--tau", "nan"), "at least 1 token"),
         (("llama-3.1-8b", "--drafter", "dlite"), "published draft for llama-3.1-8b"),
+        (("qwen3-4b", "--graphs", "on"), "only CUDA has graphs"),
+        (("qwen3-4b", "--graphs", "maybe"), "graphs 'maybe'"),
         (("qwen3-4b", "--dtype", "int3"), "dtype"),
     ],
 )

@@ -45,13 +45,13 @@ def test_what_is_no_part_is_refused(argument: str) -> None:
 
 def test_a_part_that_fails_is_not_done(tmp_path: Path) -> None:
     """Fails if a command that fails in the middle of a part lets the part go on and count as done."""
-    (tmp_path / "qwen3-4b-one-context").mkdir()
-    (tmp_path / "qwen3-4b-one-context" / "manifest.json").write_text(
+    (tmp_path / "qwen3-4b-launched").mkdir()
+    (tmp_path / "qwen3-4b-launched" / "manifest.json").write_text(
         '{"schema": 1, "settings_digest": "of something else"}'
     )
     done = measure("--cpu", "--out", tmp_path, "1")
     assert done.returncode == 2 and not (tmp_path / "part1.done").exists()
-    assert "holds another measurement" in done.stderr and "CPU threads" not in done.stderr
+    assert "holds another measurement" in done.stderr and not (tmp_path / "qwen3-4b-graphs").exists()
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_all_parts_run_on_a_cpu_and_none_is_run_again(tmp_path: Path) -> None:
     assert "to do: 3 part(s)" in done.stdout and len(list(tmp_path.glob("part*.done"))) == 4
     folders = [path.parent for path in tmp_path.glob("*/geometry.jsonl")]
     assert sorted(folder.name for folder in folders) == [
-        "qwen3-4b-one-context", "qwen3-4b-one-row", "qwen3-8b",
+        "qwen3-4b-graphs", "qwen3-4b-launched", "qwen3-4b-one-row", "qwen3-8b",
     ]  # fmt: skip
     for folder in folders:
         rows = read_geometry(folder)

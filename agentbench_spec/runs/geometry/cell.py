@@ -19,6 +19,8 @@ from agentbench_spec.engine.loop import Turn, step
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler
 from agentbench_spec.engine.spans import on_device, span_of
+from agentbench_spec.engine.steps.capturing import capture
+from agentbench_spec.engine.steps.static_target import Static, width_for
 from agentbench_spec.engine.target import Evaluated, Target
 from agentbench_spec.engine.timing import Clock, Stopwatch, Times, clocks, resolve_mode
 from agentbench_spec.plugins import load_drafter
@@ -48,6 +50,7 @@ class GeometryPlan:
     thin: bool = False
     dtype: str = "auto"
     device: str = "auto"
+    graphs: str = "auto"
     rounds: int = 32
     """Of a timed pass."""
     repeats: int = 3
@@ -99,14 +102,16 @@ class Cell:
         *,
         most: int,
         speed: float | None = None,
+        static: Static | None = None,
     ) -> Cell:
-        """most: drafts of the widest round; speed: of reading memory, in bytes a second.
+        """most: drafts of the widest round; speed: of reading memory, in bytes a second; static: as of a Target.
 
         Raises what the device's memory or the engine's check does.
         """
         device = next(model.parameters()).device
+        slack = most + 1 if static is None else width_for(most + 1)
         capacity = context + reply_tokens(plan, most)
-        target = Target(model, name=plan.geometry, capacity=capacity, rows=rows, slack=most + 1)
+        target = Target(model, name=plan.geometry, capacity=capacity, rows=rows, slack=slack, static=static)
         try:
             target.self_check()
             draw = torch.Generator(device).manual_seed(plan.seed)
@@ -142,10 +147,13 @@ class Cell:
         return Script(tau, k=k, rounds=plan.rounds, begin=self.context, vocab_size=vocabulary, seed=plan.seed)
 
     def _prepare(self, drafter: Drafter, k: int) -> None:
-        """Open the drafter on empty rows."""
+        """Open the drafter on empty rows, and capture its rounds where they are static."""
         for index in range(self.rows):
             self.target.truncate(index, 0)
         drafter.open(self.target.info, rows=self.rows, capacity=self.target.capacity + k + 1)
+        if self.target.static is not None:
+            limits = Limits(k=k, max_new_tokens=k + 2)
+            capture(self.target, drafter, limits, lambda: self._sampler, rows=self.rows, forced=True)
 
     def _timed(self, drafter: Drafter, script: Script) -> dict[str, list[tuple[Times, int]]]:
         """Passes of the drafter on the wall clock and by phases, and of plain steps in turns with them."""
@@ -225,7 +233,7 @@ def reply_tokens(plan: GeometryPlan, most: int) -> int:
 
 def needed_bytes(plan: GeometryPlan, config: Any, dtype: torch.dtype, context: int, rows: int, most: int) -> int:
     """Bytes that the target needs for a cell beside its weights."""
-    return rows * row_bytes(config, dtype, context + reply_tokens(plan, most) + most + 1, most)
+    return rows * row_bytes(config, dtype, context + reply_tokens(plan, most) + width_for(most + 1), most)
 
 
 def without_memory(work: Callable[[], None], device: torch.device) -> str | None:

@@ -29,6 +29,8 @@ class GeometryRow:
     """True: the layers of the geometry in another width, to try the code; no figure of it says anything of a model."""
     dtype: str
     device: str
+    graphs: bool
+    """Whether rounds were replayed from CUDA graphs."""
     context_tokens: int
     concurrency: int
     """Rows that decode together."""

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
-from agentbench_spec.config import MOST_DRAFT_TOKENS
-from agentbench_spec.engine.machine import host_facts, measure_bandwidth_bytes_per_s
+from agentbench_spec.config import MOST_DRAFT_TOKENS, RunConfig
+from agentbench_spec.engine.machine import host_facts, measure_bandwidth_bytes_per_s, without_plans
+from agentbench_spec.engine.steps.fused_norms import fuse_norms
+from agentbench_spec.engine.steps.static_target import Static
+from agentbench_spec.engine.target import Target
 from agentbench_spec.errors import ConfigError, cause_of, raise_interrupt, unknown_name
 from agentbench_spec.results.folder import MANIFEST, now, read_manifest
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import differing_keys, make_manifest, write_json_atomic
+from agentbench_spec.runs.card import launches_of
 from agentbench_spec.runs.geometry.cell import (
     LOOKUP,
     Cell,
@@ -34,6 +39,7 @@ from agentbench_spec.runs.geometry.geometry_rows import (
 )
 from agentbench_spec.runs.geometry.published_shapes import drafts_for, target_config
 from agentbench_spec.runs.geometry.random_models import empty_model, random_target, weight_bytes, write_draft
+from agentbench_spec.runs.graph_mode import static_rounds
 
 Tell = Callable[[str], None]
 DRAFTS = "drafts"
@@ -46,6 +52,7 @@ class _Place:
 
     device: torch.device
     dtype: torch.dtype
+    graphs: bool
 
 
 def run_geometry(plan: GeometryPlan, folder: Path, tell: Tell = lambda line: None) -> list[GeometryRow]:
@@ -112,14 +119,23 @@ def _place(plan: GeometryPlan) -> _Place:
     dtype = ("bf16" if device.type == "cuda" else "fp32") if plan.dtype == "auto" else plan.dtype
     if dtype not in _DTYPES:
         raise unknown_name("dtype", dtype, _DTYPES)
-    return _Place(device, _DTYPES[dtype])
+    return _Place(device, _DTYPES[dtype], _static(plan, device) is not None)
+
+
+def _static(plan: GeometryPlan, device: torch.device) -> Static | None:
+    """What makes the rounds of a cell static. Raises ConfigError for a mode that is unknown or cannot be had."""
+    try:
+        config = RunConfig.model_validate({"target": {"graphs": plan.graphs, "device": str(device)}})
+    except ValidationError as error:
+        raise ConfigError(f"graphs {plan.graphs!r}: {error.errors()[0]['msg']}") from None
+    return static_rounds(config, {}, device)[0]
 
 
 def _begin(
     plan: GeometryPlan, folder: Path, config: Mapping[str, Any], notes: list[str], place: _Place, tell: Tell
 ) -> None:
     """Start the folder, or go on with it. Raises ConfigError if it holds another measurement."""
-    settings = {**asdict(plan), "dtype": str(place.dtype), "device": str(place.device)}
+    settings = {**asdict(plan), "dtype": str(place.dtype), "device": str(place.device), "graphs": place.graphs}
     settings["tau_scripted"] = settings.pop("tau")
     settings["drafters"] = [method.drafter for method in _methods(plan) if method.draft is not None]
     model = {"weights": "random", "seed": plan.seed, "config": dict(config)}
@@ -153,8 +169,11 @@ def _measure_all(
     models: list[nn.Module] = []
 
     def make() -> None:
+        without_plans(place.device)
         tell(f"making {plan.geometry}{' (thin)' if plan.thin else ''} on {place.device} in {place.dtype}")
         models.append(random_target(config, place.dtype, place.device, plan.seed))
+        if place.device.type == "cuda":
+            fuse_norms(models[0])
 
     lacking = memory_reason(weight_bytes(empty), place.device) or without_memory(make, place.device)
     speed = read_manifest(folder).get("read_bytes_per_s")
@@ -186,11 +205,14 @@ def _measure_cell(
     cells: list[Cell] = []
 
     def make() -> None:
-        cells.append(Cell.open(plan, model, context, rows, folder / DRAFTS, most=most, speed=speed))
+        static = _static(plan, device)
+        cells.append(Cell.open(plan, model, context, rows, folder / DRAFTS, most=most, speed=speed, static=static))
 
     if why := without_memory(make, device):
         return why
     cell = cells.pop()
+    if device.type == "cuda" and rows == 1 and not read_manifest(folder).get("launches"):
+        write_json_atomic(folder / MANIFEST, {**read_manifest(folder), "launches": _launches(cell.target)})
     try:
         for method, row in blank:
             _fill(cell, method, row, tell)
@@ -198,6 +220,14 @@ def _measure_cell(
     finally:
         cell.target.close()
     return None
+
+
+def _launches(target: Target) -> dict[str, Any]:
+    """How a plain step is given to the GPU, as the card of a run tells it; rows do not depend on it."""
+    try:
+        return launches_of(target)
+    except RuntimeError as error:
+        return {"unknown": str(error)}
 
 
 def _fill(cell: Cell, method: Method, row: GeometryRow, tell: Tell) -> None:
@@ -219,6 +249,7 @@ def _blank(plan: GeometryPlan, place: _Place, context: int, rows: int, method: M
         thin=plan.thin,
         dtype=str(place.dtype).removeprefix("torch."),
         device=str(place.device),
+        graphs=place.graphs,
         context_tokens=context,
         concurrency=rows,
         drafter=method.drafter,

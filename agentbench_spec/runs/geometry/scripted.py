@@ -68,7 +68,7 @@ class ScriptedWork(Drafter):
     script: Script
 
     def __init__(self, inner: Drafter) -> None:
-        self.inner, self.spec = inner, inner.spec
+        self.inner, self.spec, self.static = inner, inner.spec, inner.static
 
     def open(self, target: TargetInfo, *, rows: int, capacity: int) -> None:
         self.inner.open(target, rows=rows, capacity=capacity)
