@@ -52,6 +52,8 @@ def test_a_retracted_request_has_a_token_of_each_prefill(rounds: list[int], retr
     assert counts is not None
     assert broken_identities(counts, 1 + retractions + stepped, 6, retractions=retractions) == []
     assert broken_identities(counts, 2 + retractions + stepped, 6, retractions=retractions)
+    whole = counts.with_prefills(retractions)
+    assert whole.trimmed(1 + retractions + stepped) == 0 and sum(whole.histogram or ()) == whole.verify_steps
 
 
 @given(ROUNDS, st.sampled_from(sorted(details_of([0]))), st.integers(1, 3), st.booleans())

@@ -159,7 +159,7 @@ class SGLang(Engine):
         own = {
             "requests": len(asked),
             "generation tokens": sum(row.output_tokens or 0 for row in asked),
-            "verify steps": sum(row.rounds or 0 for row in asked if row.k),
+            "verify steps": sum((row.rounds or 0) - (row.retractions or 0) for row in asked if row.k and row.rounds),
         }
         server = {
             "requests": grown.get("num_requests_total"),

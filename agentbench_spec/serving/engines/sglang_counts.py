@@ -7,7 +7,7 @@ one verify step, the root included. Pure functions; nothing here talks to a serv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentbench_spec.rollouts.render import common_prefix
@@ -35,6 +35,13 @@ class SpecCounts:
     def trimmed(self, completion_tokens: int) -> int | None:
         """Tokens that the last step accepted beyond the stop point: 1 + v + c - N."""
         return None if self.correct is None else 1 + self.verify_steps + self.correct - completion_tokens
+
+    def with_prefills(self, again: int) -> SpecCounts:
+        """The counts with `again` steps more that had no draft: each prefill of a retracted request gives a token."""
+        histogram = self.histogram
+        if histogram is not None:
+            histogram = (histogram[0] + again, *histogram[1:]) if histogram else (again,)
+        return replace(self, verify_steps=self.verify_steps + again, histogram=histogram)
 
     @property
     def tau(self) -> float | None:

@@ -182,15 +182,16 @@ class SGLangServer(Server):
         if counts is None or tokens is None:
             return None
         fixed = None if self.algorithm == "DSPARK" else self.width  # its ragged modes verify fewer
-        retractions = int(answer.details.get("num_retractions") or 0)
+        again = int(answer.details.get("num_retractions") or 0)
+        whole = counts.with_prefills(again)
         return Acceptance(
-            rounds=counts.verify_steps,
-            matched=counts.correct,
-            proposed=counts.proposed,
-            trimmed=None if retractions else counts.trimmed(tokens),
-            histogram=counts.histogram,
+            rounds=whole.verify_steps,
+            matched=whole.correct,
+            proposed=whole.proposed,
+            trimmed=whole.trimmed(tokens),
+            histogram=whole.histogram,
             server_accept_length=counts.server_accept_length,
-            broken=tuple(broken_identities(counts, tokens, fixed, retractions=retractions)),
+            broken=tuple(broken_identities(counts, tokens, fixed, retractions=again)),
         )
 
     def refuse(self, config: RunConfig, rollouts: Sequence[Rollout], draft: Mapping[str, Any] | None) -> None:
