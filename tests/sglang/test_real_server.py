@@ -108,7 +108,7 @@ def test_same_draft_gives_the_same_tau(servers: Servers, plain_rows: list[TurnRo
 def test_a_real_server_wants_its_key(servers: Servers, tmp_path: Path) -> None:
     """Without the key, or with another, nothing is measured and the message says what is wanted."""
     config = servers.config(servers.url("ngram"))
-    with pytest.raises(ConfigError, match=r"/server_info wants an API key \(status 401\)"):
+    with pytest.raises(ConfigError, match=r"wants an API key \(status 401\)"):
         run_served(config, tmp_path / "without", environ={})
     with pytest.raises(ConfigError, match="does not accept the API key"):
         run_served(config, tmp_path / "wrong", api_key="another", environ={})

@@ -16,6 +16,8 @@ LATE = ("hybrid", "dflash2", "pard", "draft_lm", "peagle")
 """Drafters that came when the core was there: it was not changed for them."""
 OTHER_MEANINGS = {
     "agentbench_spec/engine/unsupported.py": "what transformers calls a kind of layer",
+    "agentbench_spec/serving/engines/sglang_drafts.py": "what SGLang loads for a drafter",
+    "agentbench_spec/serving/engines/sglang_server.py": "what SGLang says of itself",
     "agentbench_spec/serving/engines/vllm.py": "what vLLM is told for a drafter",
     "agentbench_spec/serving/engines/vllm_server.py": "what vLLM says of itself",
 }

@@ -14,7 +14,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.serving import stream
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import MOST_OF_A_PAGE, Client
-from agentbench_spec.serving.foreign import object_of, refuse_redirect
+from agentbench_spec.serving.foreign import NotTheServer, object_of, refuse_redirect
 from agentbench_spec.serving.stream import Answer
 
 _RANK = re.compile(r"@\d+$")
@@ -122,7 +122,11 @@ class SGLangClient(Client):
         self._refuse_unauthorised("/workers", response)
         if response.status_code != httpx.codes.OK:
             return []
-        urls = worker_urls(self.base_url, object_of(response, self._said(response, MOST_OF_A_PAGE), "workers"))
+        try:
+            listed = object_of(response, self._said(response, MOST_OF_A_PAGE), "workers")
+        except NotTheServer:  # no router; what it is, `server_info` says
+            return []
+        urls = worker_urls(self.base_url, listed)
         return [SGLangClient(url, timeout_s=self._timeout_s, api_key=self._key) for url in urls]
 
     def close(self) -> None:
