@@ -80,11 +80,14 @@ class Noise:
 
 
 def doubtful(cores: float | None, device: torch.device) -> bool:
-    """True if other work left less of the machine than the run needs: one core beside a GPU, else one per thread."""
+    """True if other work took a quarter of the machine's cores, or, beside a GPU, left less than one of them.
+
+    On a CPU it need not take cores that the run has: all share the memory, which sets the pace of decoding.
+    """
     if cores is None:
         return False
-    needed = 1 if device.type == "cuda" else min(torch.get_num_threads(), os.cpu_count() or 1)
-    return cores > (os.cpu_count() or 1) - needed + _SHARE * needed
+    all_cores = os.cpu_count() or 1
+    return cores > (all_cores - 1 + _SHARE if device.type == "cuda" else _SHARE * all_cores)
 
 
 def note(cores: float | None) -> str:

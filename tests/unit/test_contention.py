@@ -48,13 +48,19 @@ def test_our_own_work_is_taken_off() -> None:
     assert cores_between(None, began) is None and cores_between(began, began) is None
 
 
-def test_what_we_do_not_need_may_be_taken() -> None:
-    """Fails if a core nobody needs voids a run, or one that our threads wait for does not."""
-    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
-    torch.set_num_threads(cores)
+@pytest.mark.parametrize("threads", [1, os.cpu_count() or 1])
+def test_other_work_shares_the_memory_even_on_cores_of_its_own(threads: int) -> None:
+    """Fails if one thread passes for undisturbed beside a job on the other core, or if a little work voids a run."""
+    cores, before = os.cpu_count() or 1, torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         assert doubtful(0.5 * cores, CPU) and not doubtful(0.1 * cores, CPU)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
+
+
+def test_beside_a_gpu_one_core_is_enough() -> None:
+    """Fails if a core nobody needs voids a run, or if the one that launches may be taken."""
+    cores = os.cpu_count() or 1
     assert not doubtful(cores - 1.0, torch.device("cuda")) and doubtful(cores - 0.5, torch.device("cuda"))
     assert not doubtful(None, CPU)
