@@ -32,9 +32,10 @@ Text = tuple[str, RunConfig]
 
 
 def texts(drafters: Sequence[str], ks: Sequence[int], limit: int | None, out: Path) -> Iterator[Text]:
-    """The recorded texts, and the mixed one, its rollouts written to a file."""
+    """The recorded texts, those of live runs left out, and the mixed one, its rollouts written to a file."""
     flags = {"drafters": [BASELINE, *drafters], "decode.sweep": [*ks, AUTO], "decode.k": max(ks)}
     own = {folder.name: read_manifest(folder)["settings"] for folder in sorted(RECORDED.iterdir())}
+    own = {name: base for name, base in own.items() if base["replay"]["history"] != "live"}
     found = {name: load_config(base=base, flags={**flags, "workload.limit": limit}) for name, base in own.items()}
     yield from found.items()
     in_turn = zip_longest(*(read_source(config).rollouts for config in found.values()))

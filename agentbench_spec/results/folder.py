@@ -37,6 +37,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return load_manifest(folder / MANIFEST)
 
 
+def finished_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a run that is finished; None where there is no run, or one to go on with."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(folder)
+    return manifest if manifest.get("finished") else None
+
+
 def read_run(folder: Path, *, lenient: bool = False) -> tuple[dict[str, Any], list[TurnRow]]:
     """Manifest and rows of a run folder, whole and of one condition.
 

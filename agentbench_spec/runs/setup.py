@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from agentbench_spec import plugins
-from agentbench_spec.config import RunConfig
+from agentbench_spec.config import ReplayConfig, RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, linear, loading
 from agentbench_spec.engine.machine import machine_id, without_plans
@@ -30,6 +30,7 @@ from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.generation import sampling_notes, unread_config
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 """Takes one line for the screen."""
 
@@ -54,7 +55,12 @@ def drafter_makers(config: RunConfig) -> dict[str, Callable[[], Drafter]]:
     return makers
 
 
-def arms_over(drafters: Mapping[str, Drafter], ks: Sequence[int | str]) -> dict[str, Drafter]:
+def method_names(config: RunConfig) -> list[str]:
+    """The names that decode every turn, the baseline first. Raises ConfigError as `drafter_makers` does."""
+    return list(arms_over(drafter_makers(config), config.decode.sweep))
+
+
+def arms_over(drafters: Mapping[str, T], ks: Sequence[int | str]) -> dict[str, T]:
     """Each drafter under a name for each K, plain decoding under its own; as they are where there is no K."""
     plain = {name: drafter for name, drafter in drafters.items() if not ks or name in (BASELINE, AGAIN)}
     others = [name for name in drafters if name not in plain]
@@ -64,6 +70,11 @@ def arms_over(drafters: Mapping[str, Drafter], ks: Sequence[int | str]) -> dict[
 def _load(name: str, target: str, options: Mapping[str, Any]) -> Drafter:
     shipped = partial(embedded.shipped_drafter, target=target)
     return plugins.load_drafter(name, **plugins.with_checkpoints(name, options, shipped))
+
+
+def chunk_on(device: torch.device, replay: ReplayConfig) -> int:
+    """Tokens of a prefill chunk on a device."""
+    return replay.chunk_tokens if device.type == "cpu" else replay.gpu_chunk_tokens
 
 
 def capacity_of(config: RunConfig, window: int) -> int:
@@ -137,8 +148,7 @@ class Setup:
     @property
     def chunk_tokens(self) -> int:
         """Tokens of a prefill chunk on the target's device."""
-        replay = self.config.replay
-        return replay.chunk_tokens if self.loaded.model.device.type == "cpu" else replay.gpu_chunk_tokens
+        return chunk_on(self.loaded.model.device, self.config.replay)
 
     @property
     def capacity(self) -> int:

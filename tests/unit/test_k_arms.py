@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,25 @@ from agentbench_spec.results.derived.k_arms import arm_name, arm_of
 from agentbench_spec.results.derived.policy import choices_of
 from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.metrics import one_condition
-from agentbench_spec.runs.setup import arms_over
+from agentbench_spec.runs.setup import arms_over, method_names
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_a_run_decodes_with_is_known_before_it_is_loaded() -> None:
+    """Fails if a dry run, or the cut into shards, counts a drafter once that decodes with several K."""
+    config = load_config(flags={"drafters": ["ngram", "suffix"], "decode.sweep": [1, "auto"]})
+    assert method_names(config) == ["none", "ngram@1", "ngram@auto", "suffix@1", "suffix@auto"]
+
+
+def test_the_chosen_k_benchmark_has_every_replayed_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a live run becomes a text of it, whose sessions would stand twice in the mixed one."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    texts = importlib.import_module("chosen_k").texts
+    found = dict(texts(["suffix"], [1, 3], 1, tmp_path))
+    recorded = [path.name for path in sorted((ROOT / "results" / "recorded").iterdir())]
+    assert list(found) == [*(name for name in recorded if not name.startswith("live-")), "mixed"]
+    assert all(list(config.decode.sweep) == [1, 3, "auto"] for config in found.values())
 
 
 @pytest.mark.parametrize("name", ["ngram", "dlite=some/folder", "my.module:make", "dlite=user@host"])

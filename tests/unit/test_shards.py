@@ -84,6 +84,7 @@ def test_more_shards_than_rollouts_are_refused() -> None:
         (("--backend", "sglang", "--base-url", "http://127.0.0.1:1"), "--base-url"),
         (("--live", "--workload", "synthetic_agent"), "replay.history=live"),
         (("--k", "auto"), "decode.k=auto"),
+        (("--k", "1,auto"), "decode.k=auto"),
     ],
 )
 def test_runs_that_cannot_be_cut_are_refused(tiny: Path, arguments: tuple[object, ...], says: str) -> None:

@@ -14,7 +14,7 @@ from agentbench_spec.runs.scale.footprint import Ask, Download, Memory, ask_hub,
 from agentbench_spec.runs.scale.forecast import Forecast, forecast, refuse_uncounted
 from agentbench_spec.runs.scale.shards import Shard, share_of
 from agentbench_spec.runs.scale.speeds import Speeds
-from agentbench_spec.runs.setup import Tell, capacity_of, drafter_makers
+from agentbench_spec.runs.setup import Tell, capacity_of, method_names
 from agentbench_spec.runs.source import read_source
 
 
@@ -66,7 +66,7 @@ def dry_run(
             need = memory(config, shape, capacity, found, speeds)
         except ConfigError as error:
             notes.append(f"memory is not known: {error}")
-    methods = list(drafter_makers(config))
+    methods = method_names(config)
     if shard is not None and renderer is None:
         raise ConfigError(f"--shard {shard}: shards are balanced by tokens, and none can be counted: {why}")
     own = share_of(shard, source.rollouts, renderer, config, len(methods)).own if shard and renderer else None

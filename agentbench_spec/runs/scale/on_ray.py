@@ -19,7 +19,7 @@ from agentbench_spec.bars import Bar
 from agentbench_spec.config import RunConfig, load_config
 from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.errors import AgentBenchError, ConfigError, MeasurementError
-from agentbench_spec.results.folder import MANIFEST, read_manifest
+from agentbench_spec.results.folder import MANIFEST, finished_manifest
 from agentbench_spec.results.machines.merge import merge
 from agentbench_spec.results.writer import refuse_early
 from agentbench_spec.rollout import Rollout
@@ -35,7 +35,7 @@ from agentbench_spec.runs.scale.shards import (
     refuse_on_ray,
     shard_folder,
 )
-from agentbench_spec.runs.setup import Tell, drafter_makers
+from agentbench_spec.runs.setup import Tell, method_names
 from agentbench_spec.runs.source import Source, read_source
 
 _RETRIES = 8
@@ -144,8 +144,8 @@ def _cut(config: RunConfig, folder: Path, source: Source, of: int) -> list[Share
         of = share.shard.of
     tokenizer = load_tokenizer(config.target.source, revision=config.target.revision)
     renderer = Renderer(tokenizer, config.replay.thinking)
-    methods = len(drafter_makers(config))
-    return all_shares(min(of, len(source.rollouts)), source.rollouts, renderer, config, methods)
+    of = min(of, len(source.rollouts))
+    return all_shares(of, source.rollouts, renderer, config, len(method_names(config)))
 
 
 def _run_all(
@@ -166,7 +166,7 @@ def _run_all(
     task = ray.remote(max_retries=_RETRIES, **needs)(_task)
     data = ray.put((source.rollouts, source.name, source.facts))
     settings, paths = config.model_dump(mode="json"), [str(Path.cwd())]
-    missing = [share for share in cut if not _finished(shard_folder(folder, share.shard.index))]
+    missing = [share for share in cut if not finished_manifest(shard_folder(folder, share.shard.index))]
     pending = {task.remote(settings, share, data, collector, paths, argv): share for share in missing}
     turns = sum(len(r.decode_points()[: config.replay.max_turns]) for r in source.rollouts)
     failed: dict[Shard, AgentBenchError] = {}
@@ -185,10 +185,6 @@ def _run_all(
         ray.kill(collector)  # which frees the folders of shards that were not ended
     if failed:
         raise _failure(failed, folder)
-
-
-def _finished(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and bool(read_manifest(folder).get("finished"))
 
 
 def _show(progress: Bar, kept: tuple[int, int], of: int) -> None:

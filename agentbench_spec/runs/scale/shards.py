@@ -154,7 +154,7 @@ def refuse_shard(config: RunConfig) -> None:
             "shards (--shard, --on ray) and replay.history=live: how many turns a task takes is not known before it is "
             "walked, and they set the order of decoders; leave the run whole, or replay its live.jsonl in shards"
         )
-    if config.decode.k_policy == "auto":
+    if config.decode.k_policy == "auto" or "auto" in config.decode.sweep:
         raise ConfigError(
             "shards (--shard, --on ray) and decode.k=auto: a chosen K follows from what came before in the run; set "
             "decode.k to a number"
