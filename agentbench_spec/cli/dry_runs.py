@@ -42,7 +42,7 @@ def show_dry_run(settings: RunConfig, speeds: str | None, begun: Path | None, sh
 def show_table_plan(table: str, request: Request, speeds: str | None) -> None:
     """`reproduce --dry-run`: what each column still takes, all of them together, and the JSON line."""
     from agentbench_spec.reproduce.ahead import columns_ahead
-    from agentbench_spec.runs.scale.forecast import total_of
+    from agentbench_spec.results.costs import total_of
     from agentbench_spec.runs.scale.speeds import read_speeds
 
     known = read_speeds(speeds) if speeds else None

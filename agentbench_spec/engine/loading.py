@@ -81,7 +81,7 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     where = resolve_device(device)
-    wanted = _resolve_dtype(dtype, where)
+    wanted = resolve_dtype(dtype, where)
     path, found = _locate(source, revision)
     config = _fetch(source, path, found["revision"])
     refuse_unsupported(config)
@@ -121,7 +121,7 @@ def dtype_of(dtype: str, device: str, config: PretrainedConfig) -> torch.dtype:
     Raises ConfigError for an unknown dtype.
     """
     planned = device if device.partition(":")[0] in ("cpu", "cuda") else str(resolve_device(device))
-    wanted = _resolve_dtype(dtype, torch.device(planned))
+    wanted = resolve_dtype(dtype, torch.device(planned))
     own = config.dtype if wanted == "auto" else wanted
     return own if isinstance(own, torch.dtype) else torch.float32
 
@@ -150,7 +150,8 @@ def resolve_device(device: str) -> torch.device:
     return wanted
 
 
-def _resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> str | torch.dtype:
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> str | torch.dtype:
+    """The dtype that `dtype` names; "auto": float32 on a CPU, else "auto", the checkpoint's own. Raises ConfigError."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype == "auto":

@@ -11,7 +11,7 @@ from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.reproduce.plan import Plan, Request, plan
 from agentbench_spec.reproduce.reuse import data_is_absent, run_folder
-from agentbench_spec.results.folder import MANIFEST, completed_rollouts, read_manifest
+from agentbench_spec.results.folder import completed_rollouts, finished_manifest
 from agentbench_spec.runs.scale.dry_run import DryRun, dry_run
 from agentbench_spec.runs.scale.footprint import Ask, ask_hub
 from agentbench_spec.runs.scale.speeds import Speeds
@@ -51,11 +51,10 @@ def columns_ahead(
             f"--dry-run: {name} trains its drafters first, which takes most of its time; see docs/reproduce.md"
         )
     for column, config in wanted.columns:
-        title = f"{column.title}, K = {config.decode.k}" if wanted.preset.k else column.title
         if absent := data_is_absent(config):
-            yield Ahead(title, missing=absent)
+            yield Ahead(column.title, missing=absent)
             continue
-        yield _ahead(title, config, wanted, request.results, speeds, tell, ask)
+        yield _ahead(column.title, config, wanted, request.results, speeds, tell, ask)
 
 
 def _ahead(
@@ -64,7 +63,7 @@ def _ahead(
     batched = wanted.name == "table4"
     settings = settings_of(config, wanted.throughput) if batched else config.model_dump(mode="json")
     folder = run_folder(results, settings)
-    if (folder / MANIFEST).is_file() and read_manifest(folder).get("finished"):
+    if finished_manifest(folder):
         return Ahead(title, folder, finished=True)
     if batched:
         return Ahead(title, folder, dry=_batched(config, wanted, tell, ask))

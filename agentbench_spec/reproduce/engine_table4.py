@@ -14,7 +14,7 @@ from agentbench_spec.reproduce.missing import Failures
 from agentbench_spec.reproduce.plan import Plan
 from agentbench_spec.reproduce.reuse import refuse_other_measurement, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
-from agentbench_spec.results.folder import MANIFEST, read_manifest
+from agentbench_spec.results.folder import finished_manifest, read_manifest
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput.pass_rows import read_rows
 from agentbench_spec.runs.setup import Tell
@@ -58,7 +58,7 @@ def measure_table4(wanted: Plan, results: Path, tell: Tell, failures: Failures) 
 def _measured(wanted: Plan, config: RunConfig, results: Path, tell: Tell) -> Path:
     """The finished run of a column: reused, continued or made. Raises what measuring raises."""
     folder = run_folder(results, settings_of(config, wanted.throughput))
-    if (folder / MANIFEST).is_file() and (manifest := read_manifest(folder)).get("finished"):
+    if manifest := finished_manifest(folder):
         most = wanted.throughput.requests(max(wanted.throughput.concurrency))
         refuse_other_measurement(folder, manifest, config, most)
         tell(f"reusing {folder}, finished {manifest['finished']}")

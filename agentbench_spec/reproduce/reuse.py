@@ -12,7 +12,7 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.folder import MANIFEST, read_manifest
+from agentbench_spec.results.folder import MANIFEST, finished_manifest
 from agentbench_spec.results.provenance import settings_digest
 from agentbench_spec.runs.scale.shards import begun_shards
 from agentbench_spec.runs.setup import Tell, drafter_makers
@@ -44,12 +44,11 @@ def measured_run(config: RunConfig, results: Path, tell: Tell, on: str | None = 
 
     settings = config.model_dump(mode="json")
     folder = run_folder(results, settings)
-    begun = (folder / MANIFEST).is_file()
-    if begun and (manifest := read_manifest(folder)).get("finished"):
+    if manifest := finished_manifest(folder):
         refuse_other_measurement(folder, manifest, config)
         tell(f"reusing {folder}, finished {manifest['finished']}")
         return folder
-    shards = begun_shards(folder)
+    begun, shards = (folder / MANIFEST).is_file(), begun_shards(folder)
     if on is not None and not begun:
         from agentbench_spec.runs.scale.on_ray import run_on_ray
 

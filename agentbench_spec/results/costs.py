@@ -123,6 +123,13 @@ def e2e_s(row: TurnRow) -> float | None:
     return row.prefill_s + ingest_s + row.decode_s
 
 
+def total_of(parts: Iterable[float | None]) -> float | None:
+    """The sum; None where a part is not known, or there is none."""
+    found = list(parts)
+    known = [part for part in found if part is not None]
+    return sum(known) if found and len(known) == len(found) else None
+
+
 def _all_positive(a: float | None, b: float | None, c: float | None, d: float | None) -> Parts | None:
     return (a, b, c, d) if a and b and c and d else None
 

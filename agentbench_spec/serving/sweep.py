@@ -17,7 +17,16 @@ from typing import Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import AgentBenchError, ConfigError
-from agentbench_spec.results.folder import MANIFEST, PARQUET, ROLLOUTS, SUMMARY, TURNS, now, read_manifest
+from agentbench_spec.results.folder import (
+    MANIFEST,
+    PARQUET,
+    ROLLOUTS,
+    SUMMARY,
+    TURNS,
+    finished_manifest,
+    now,
+    read_manifest,
+)
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import differing_keys, write_json_atomic
 from agentbench_spec.results.rows import SCHEMA
@@ -122,7 +131,7 @@ class _Cells:
     def finished(self, name: str, concurrency: int) -> bool:
         """True if the cell needs no server. Raises ConfigError if it was measured under other settings, or data."""
         where, job = self.where(name, concurrency), self.jobs[concurrency]
-        if not (where / MANIFEST).is_file() or not (manifest := read_manifest(where)).get("finished"):
+        if not (manifest := finished_manifest(where)):
             return False
         what = ("settings", "data")
         self._refuse_unlike(where, {n: manifest[n] for n in what}, {n: job.manifest[n] for n in what})

@@ -45,27 +45,33 @@ def save_target(folder: Path) -> Path:
     return folder
 
 
+OF_THE_TARGET: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD_DIM,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""What a draft's config.json has in common with the target's."""
+
+
 def draft_config(words: int) -> dict[str, Any]:
     """config.json of a one-layer EAGLE-3 draft that can say `words` different tokens."""
     return {
+        **OF_THE_TARGET,
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
-        "vocab_size": VOCABULARY,
         "draft_vocab_size": words,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INNER,
         "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
         "max_position_embeddings": WINDOW,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2], "use_aux_hidden_state": True},
     }
 
@@ -110,23 +116,11 @@ def save_checkpoint(folder: Path, words: list[int], seed: int = 1) -> Path:
 def student_config(group: int) -> dict[str, Any]:
     """config.json of a DLite student of two layers; the last of the target's four layers is among its three."""
     return {
+        **OF_THE_TARGET,
         "architectures": ["DLiteDraftModel"],
         "model_type": "qwen3",
-        "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": INNER,
         "num_hidden_layers": 2,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
         "max_position_embeddings": 64,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
         "block_size": BLOCK,
         "num_target_layers": 4,
         "dlite_config": {

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from agentbench_spec.results.costs import e2e_s
+from agentbench_spec.results.costs import e2e_s, total_of
 from agentbench_spec.results.intervals import Interval, cluster_of, ratio_interval
 from agentbench_spec.results.metrics import BASELINE, by_drafter, rollout_of
 from agentbench_spec.results.rows import TurnRow
@@ -135,8 +135,8 @@ def _task(name: _Name, rows: Sequence[TurnRow]) -> Task:
         cluster=cluster_of(last),
         turns=len(taken),
         tokens=sum(row.output_tokens or 0 for row in taken),
-        wall_s=_sum(e2e_s(row) for row in taken),
-        env_s=_sum(row.env_s for row in taken),
+        wall_s=total_of(e2e_s(row) for row in taken),
+        env_s=total_of(row.env_s for row in taken),
         solved=False if last.ended == "error" else last.solved,
         ended=last.ended,
     )
@@ -165,13 +165,6 @@ def _seconds(task: Task, *, environment: bool) -> float | None:
     if not environment or task.wall_s is None:
         return task.wall_s
     return None if task.env_s is None else task.wall_s + task.env_s
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """Their sum; None where one is unknown, or there is none."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if found and len(known) == len(found) else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from agentbench_spec.config import ReplayConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.batching import free_memory_bytes, row_bytes
 from agentbench_spec.engine.loop import Turn, step
@@ -30,6 +31,7 @@ from agentbench_spec.runs.geometry.geometry_rows import GeometryRow
 from agentbench_spec.runs.geometry.published_shapes import Draft
 from agentbench_spec.runs.geometry.random_models import random_drafter
 from agentbench_spec.runs.geometry.scripted import Script, ScriptedLookup, ScriptedWork
+from agentbench_spec.runs.setup import chunk_on
 
 LOOKUP = "lookup"
 
@@ -142,6 +144,10 @@ class Cell:
         row.other_cores = other.cores
         self._enter(row, method, timed)
 
+    @property
+    def _chunk(self) -> int:
+        return chunk_on(self.target.info.device, ReplayConfig())
+
     def _script(self, tau: float, k: int) -> Script:
         plan, vocabulary = self.plan, self.target.info.vocab_size
         return Script(tau, k=k, rounds=plan.rounds, begin=self.context, vocab_size=vocabulary, seed=plan.seed)
@@ -205,7 +211,7 @@ class Cell:
 
     def _ingest(self, drafter: Drafter) -> float:
         """Have the drafter observe the context of every row, as after a prefill; seconds of one row."""
-        self._observe(drafter, 0, min(self.context, _chunk(self.target.info.device)))  # first calls allocate
+        self._observe(drafter, 0, min(self.context, self._chunk))  # first calls allocate
         drafter.truncate(0, 0)
         with Stopwatch(self.target.info.device) as watch:
             for index in range(self.rows):
@@ -213,7 +219,7 @@ class Cell:
         return watch.seconds / self.rows
 
     def _observe(self, drafter: Drafter, index: int, tokens: int) -> None:
-        info, chunk = self.target.info, _chunk(self.target.info.device)
+        info, chunk = self.target.info, self._chunk
         draw = torch.Generator(info.device).manual_seed(self.plan.seed)
         shape = (1, min(chunk, tokens), info.hidden_size)
         noise = torch.empty(shape, dtype=info.dtype, device=info.device).normal_(generator=draw)
@@ -250,10 +256,6 @@ def without_memory(work: Callable[[], None], device: torch.device) -> str | None
         if device.type == "cuda":
             torch.cuda.empty_cache()
     return None
-
-
-def _chunk(device: torch.device) -> int:
-    return 512 if device.type == "cpu" else 4096
 
 
 def memory_reason(need: int, device: torch.device) -> str | None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from agentbench_spec.config import MOST_DRAFT_TOKENS, RunConfig
+from agentbench_spec.engine.loading import resolve_device, resolve_dtype
 from agentbench_spec.engine.machine import host_facts, measure_bandwidth_bytes_per_s, without_plans
 from agentbench_spec.engine.steps.fused_norms import fuse_norms
 from agentbench_spec.engine.steps.static_target import Static
@@ -43,7 +44,6 @@ from agentbench_spec.runs.graph_mode import static_rounds
 
 Tell = Callable[[str], None]
 DRAFTS = "drafts"
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,10 @@ def _config(plan: GeometryPlan) -> tuple[dict[str, Any], list[str]]:
 
 
 def _place(plan: GeometryPlan) -> _Place:
-    cuda = torch.cuda.is_available()
-    try:
-        device = torch.device(("cuda" if cuda else "cpu") if plan.device == "auto" else plan.device)
-    except RuntimeError as error:
-        raise ConfigError(f"device {plan.device!r}: {str(error).splitlines()[0]}") from None
-    if device.type == "cuda" and not cuda:
-        raise ConfigError(f"device {plan.device}: torch sees no CUDA device here")
-    dtype = ("bf16" if device.type == "cuda" else "fp32") if plan.dtype == "auto" else plan.dtype
-    if dtype not in _DTYPES:
-        raise unknown_name("dtype", dtype, _DTYPES)
-    return _Place(device, _DTYPES[dtype], _static(plan, device) is not None)
+    device = resolve_device(plan.device)
+    wanted = resolve_dtype(plan.dtype, device)
+    dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16  # random weights have none of their own
+    return _Place(device, dtype, _static(plan, device) is not None)
 
 
 def _static(plan: GeometryPlan, device: torch.device) -> Static | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentbench_spec.config import RunConfig
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.changes import bucket_of, bucket_order
+from agentbench_spec.results.costs import total_of
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import common_prefix
@@ -92,12 +93,6 @@ class Forecast:
         """Plain values, with the totals."""
         recorded_s, most_s = self.totals_s()
         return {**asdict(self), "recorded_s": recorded_s, "most_s": most_s}
-
-
-def total_of(parts: Sequence[float | None]) -> float | None:
-    """The sum; None where a part, or all, is not known."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
 
 
 def forecast(
