@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentbench_spec.report.plots import Plot
-from agentbench_spec.results import metrics
+from agentbench_spec.report.plots.marks import cell_text
 from agentbench_spec.results.derived.policy import Choice, choices_of, one_but_for_k, policy_sheet
+from agentbench_spec.results.findings.wording import bytes_text
 from agentbench_spec.results.intervals import Interval, spread_text
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import DrafterSummary, Summary, turns_cell
@@ -71,10 +72,7 @@ def size(count_bytes: float | None) -> Cell:
     """Bytes in the largest binary unit that leaves a number of 1 or more."""
     if count_bytes is None:
         return Cell(NOTHING)
-    value, units = float(count_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return Cell(f"{value:,.0f} B" if units[0] == "B" else f"{value:,.1f} {units[0]}", float(count_bytes))
+    return Cell(bytes_text(count_bytes), float(count_bytes))
 
 
 def summary_grid(summary: Summary) -> Grid:
@@ -115,39 +113,6 @@ def _summary_row(own: DrafterSummary) -> tuple[Cell, ...]:
         size(own.state_bytes_per_token),
         Cell(turns_cell(own), own.turns),
     )
-
-
-def excluded_grid(rows: Iterable[TurnRow]) -> Grid | None:
-    """Every turn that is in no headline figure, and why; None if there is none."""
-    left = [(row, reason) for row in rows if (reason := metrics.left_out_because(row))]
-    if not left:
-        return None
-    counts: dict[tuple[str, str], int] = {}
-    for row, reason in left:
-        counts[row.drafter, reason] = counts.get((row.drafter, reason), 0) + 1
-    sums = "; ".join(f"{drafter} {count} {reason}" for (drafter, reason), count in sorted(counts.items()))
-    notes = [f"Left out of τ, speed-up and figures: {sums}."]
-    if len(left) > MOST_TURNS:
-        notes.append(f"The first {MOST_TURNS} of {len(left)} are listed.")
-    listed = tuple(
-        (
-            word(row.rollout),
-            number(row.turn, 0),
-            word(row.drafter),
-            word(reason),
-            word(row.error or _REASONS.get(reason)),
-        )
-        for row, reason in left[:MOST_TURNS]
-    )
-    return Grid("Turns left out", ("rollout", "turn, from 0", "drafter", "reason", "detail"), listed, tuple(notes))
-
-
-_REASONS = {
-    "degenerate": "the output is a repetition loop",
-    "oversized": "the prompt is longer than the target's window",
-    "draft_limit": "the prompt is longer than the drafter's window",
-    "no_reference": "forced decoding, but the turn has no recorded reply",
-}
 
 
 def lossless_grid(summary: Summary) -> Grid:
@@ -231,7 +196,7 @@ def plot_grid(plot: Plot) -> Grid:
 
 def _plain(value: str | int | float | None) -> Cell:
     if isinstance(value, float):
-        return Cell(f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}", value)
+        return Cell(cell_text(value), value)
     return number(value, 0) if isinstance(value, int) else word(value)
 
 

@@ -1,4 +1,4 @@
-"""Runs as one HTML page that needs nothing else: benchmark card, conditions, tables, figures, what was left out.
+"""Runs as one HTML page that needs nothing else: findings, benchmark card, tables, figures, what was left out.
 
 The page loads nothing from anywhere; its content security policy says so. Figures are inline svg that follow the
 reader's light or dark theme; the numbers of each figure stand under it.
@@ -14,37 +14,47 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.cards import Fact, Heading, conditions, heading
+from agentbench_spec.report.exclusions import excluded_grids
 from agentbench_spec.report.grids import (
-    NOTHING,
     Grid,
     calls_grid,
     divergence_grid,
-    excluded_grid,
     lossless_grid,
-    number,
     overview_grid,
     plot_grid,
     policy_grids,
     share,
-    size,
     summary_grid,
 )
 from agentbench_spec.report.live_grids import live_grids
-from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
-from agentbench_spec.report.plots.canvas import theme_css
-from agentbench_spec.results.clock_checks import TapsCost, clock_lines
+from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all, not_drawn
+from agentbench_spec.report.plots.canvas import theme_colour, theme_css
+from agentbench_spec.report.plots.marks import series_of
+from agentbench_spec.report.plots.palette import GLYPHS, styles
+from agentbench_spec.report.throughput_words import throughput_findings
+from agentbench_spec.results.clock_checks import clock_lines
+from agentbench_spec.results.findings.screen import findings, measured_on
+from agentbench_spec.results.findings.wording import Finding
 from agentbench_spec.results.folder import read_turns
 from agentbench_spec.results.manifest import counting
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import Summary, notes, summarise
 from agentbench_spec.results.verdict import not_finite
-from agentbench_spec.runs.card import baseline_step_s, launches_text
+from agentbench_spec.runs.card import baseline_step_s
 from agentbench_spec.writing import write_bytes
 
-Fact = tuple[str, str]
-"""A name and its value, both as printed."""
-
 TEMPLATE = "report.html.jinja"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A method in the key of a figure."""
+
+    name: str
+    glyph: str
+    colour: str
+    """CSS value that follows the theme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +65,8 @@ class Panel:
     svg: str
     """The inline element, safe markup."""
     data: Grid
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A run's name and its benchmark card."""
-
-    name: str
-    card: tuple[Fact, ...]
-    ceiling: float | None
-    """The baseline's share of the speed that the memory allows; None if unknown."""
+    keys: tuple[Key, ...]
+    """Methods that its colours tell apart; none where their names stand in the figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,17 @@ class Section:
     heading: Heading
     verdict: tuple[str, str] | None
     """("bad" or "warn", sentence) if the run is void or unfinished."""
+    measured_on: str
+    findings: tuple[Finding, ...]
     conditions: tuple[Fact, ...]
     summary: Grid
     notes: tuple[str, ...]
     live: tuple[Grid, ...]
     panels: tuple[Panel, ...]
-    excluded: Grid | None
+    not_drawn: tuple[str, ...]
+    """What the figures that are missing would need."""
+    excluded: tuple[Grid, Grid] | None
+    """By reason, and turn by turn; None if every turn counts."""
     lossless: Grid
     divergences: Grid | None
     calls: Grid | None
@@ -130,7 +137,8 @@ def build_report(
     named = [(name, m.get("settings") or {}, s) for name, (m, _), s in zip(names, runs, summaries, strict=True)]
     overview = [*([overview_grid(named)] if len(runs) > 1 else []), *policy_grids([rows for _, rows in runs])]
     headings = [*(section.heading for section in sections), *cards]
-    return _render(sections, headings, [*overview, *tables], _panels([*draw_all((), throughput), *plots], "all-"))
+    together = _panels([*draw_all((), throughput), *plots], "all-")
+    return _render(sections, headings, [*overview, *tables], together, throughput_findings(throughput))
 
 
 def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -165,24 +173,20 @@ def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence
         anchor=anchor,
         heading=heading(name, manifest, baseline_step_s(rows)),
         verdict=_verdict(manifest, summary, rows),
-        conditions=tuple(_conditions(manifest, rows)),
+        measured_on=measured_on(rows),
+        findings=tuple(findings(rows, summary, **counting(manifest))),
+        conditions=tuple(conditions(manifest, rows)),
         summary=summary_grid(summary),
         notes=(*clock_lines(rows), *notes(summary), *map(str, manifest.get("notes") or ())),
         live=live_grids(rows),
         panels=_panels(draw_all(rows), f"{anchor}-"),
-        excluded=excluded_grid(rows),
+        not_drawn=tuple(not_drawn(rows)),
+        excluded=excluded_grids(rows),
         lossless=lossless_grid(summary),
         divergences=divergence_grid(rows),
         calls=calls_grid(summary, live=rows[0].history_mode == "live"),
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False),
     )
-
-
-def heading(name: str, manifest: Mapping[str, Any], step_s: float | None) -> Heading:
-    """The benchmark card of a run; step_s: seconds of one plain decode step, None: unknown."""
-    floor_s = (manifest.get("card") or {}).get("floor_s")
-    ceiling = floor_s / step_s if floor_s and step_s else None
-    return Heading(name, tuple(_card(manifest, step_s)), ceiling)
 
 
 def _verdict(manifest: Mapping[str, Any], summary: Summary, rows: Sequence[TurnRow]) -> tuple[str, str] | None:
@@ -199,82 +203,23 @@ def _verdict(manifest: Mapping[str, Any], summary: Summary, rows: Sequence[TurnR
     return None
 
 
-def _card(manifest: Mapping[str, Any], step_s: float | None) -> Iterable[Fact]:
-    card, host = manifest.get("card") or {}, manifest.get("host") or {}
-    read, floor_s, cost_s = card.get("read_bytes_per_s"), card.get("floor_s"), card.get("phase_cost_s")
-    yield "Machine", _machine(host)
-    yield "Target", " ".join(filter(None, (card.get("target"), card.get("dtype"), _on(card.get("device")))))
-    yield "Weights read by a step", size(card.get("weight_bytes")).text
-    yield "KV per token", size(card.get("kv_bytes_per_token")).text
-    yield "Memory reads", number(read and read / 1e9, 1, " GB/s").text
-    yield "Fastest possible step", number(floor_s and 1e3 * floor_s, 1, " ms").text
-    yield "Baseline step, measured", number(step_s and 1e3 * step_s, 1, " ms").text
-    if launches := card.get("launches"):
-        yield "Rounds", launches_text(launches)
-    yield "Clock, cost of a phase", number(cost_s and 1e6 * cost_s, 1, " µs").text
-    yield "Prefill, cost of hidden states for drafters", _taps(card.get("taps_cost"))
-
-
-def _taps(found: Mapping[str, Any] | float | None) -> str:
-    if isinstance(found, Mapping):
-        return TapsCost(found["cost"], found["low"], found["high"], found["pairs"]).text
-    return NOTHING if found is None else f"{found:+.1%}, without an interval: may be noise"
-
-
-def _on(device: str | None) -> str | None:
-    return f"on {device}" if device else None
-
-
-def _machine(host: Mapping[str, Any]) -> str:
-    parts = [gpu.get("name") for gpu in host.get("gpus") or ()]
-    parts += [host.get("cpu"), _threads(host.get("threads"))]
-    parts += [f"{size(host['ram_bytes']).text} of memory" if host.get("ram_bytes") else None]
-    return ", ".join(str(part) for part in parts if part) or NOTHING
-
-
-def _threads(count: int | None) -> str | None:
-    return f"{count} {'thread' if count == 1 else 'threads'}" if count else None
-
-
-def _conditions(manifest: Mapping[str, Any], rows: Sequence[TurnRow]) -> Iterable[Fact]:
-    """What every row has in common, read from the rows; what only the settings say, from the manifest."""
-    row, settings = rows[0], manifest.get("settings") or {}
-    options = (settings.get("workload") or {}).get("options") or {}
-    yield "Workload", ", ".join(sorted({r.workload for r in rows}) + [f"{k} = {v}" for k, v in options.items()])
-    yield "Rollouts", f"{len({(r.workload, r.rollout) for r in rows}):,}"
-    yield "Turns", f"{len({(r.workload, r.rollout, r.turn) for r in rows}):,}"
-    yield "Drafts asked for (k)", ", ".join(str(k) for k in sorted({r.k for r in rows if r.k})) or NOTHING
-    yield "Output cap", _tokens((settings.get("decode") or {}).get("max_new_tokens"))
-    yield "Temperature", f"{row.temperature:g}" + (" (greedy)" if row.greedy else "")
-    yield "Sampler cuts", ", ".join(f"{n} {v}" for n in ("top_k", "top_p") if (v := getattr(row, n))) or "none"
-    yield "Decoding", row.decode_mode
-    yield "History", row.history_mode
-    yield "Prefix between turns", row.prefix_mode
-    yield "Thinking", "the template has no such flag" if row.thinking is None else "on" if row.thinking else "off"
-    yield "Clock", row.clock
-    yield "Seed", str((settings.get("measure") or {}).get("seed", NOTHING))
-    yield "Loops counted", "yes" if counting(manifest)["include_degenerate"] else "no"
-    yield "Code", _code(manifest)
-    yield "Started", str(manifest.get("started") or NOTHING)
-
-
-def _tokens(count: int | None) -> str:
-    return NOTHING if count is None else f"{count:,} tokens"
-
-
-def _code(manifest: Mapping[str, Any]) -> str:
-    git = manifest.get("git") or {}
-    version = (manifest.get("packages") or {}).get("agentbench-spec")
-    commit = f"commit {git['sha'][:12]}" + (" with local changes" if git.get("dirty") else "") if git.get("sha") else ""
-    return ", ".join(filter(None, (version and f"agentbench-spec {version}", commit))) or NOTHING
-
-
 def _panels(plots: Iterable[Plot], prefix: str) -> tuple[Panel, ...]:
-    return tuple(Panel(plot, plot.inline_svg(prefix), plot_grid(plot)) for plot in plots)
+    return tuple(Panel(plot, plot.inline_svg(prefix), plot_grid(plot), _keys(plot)) for plot in plots)
+
+
+def _keys(plot: Plot) -> tuple[Key, ...]:
+    """The methods of a keyed figure in the order in which they are drawn."""
+    names = dict.fromkeys(filter(None, (series_of(plot.columns, row) for row in plot.data))) if plot.keyed else {}
+    looks = styles(names)
+    return tuple(Key(name, GLYPHS[looks[name].marker], theme_colour(looks[name].colour)) for name in names)
 
 
 def _render(
-    sections: Sequence[Section], cards: Sequence[Heading], tables: Sequence[Grid], panels: Sequence[Panel]
+    sections: Sequence[Section],
+    cards: Sequence[Heading],
+    tables: Sequence[Grid],
+    panels: Sequence[Panel],
+    throughput: Sequence[Finding],
 ) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -286,7 +231,9 @@ def _render(
         lstrip_blocks=True,
     )
     environment.globals |= {"light": theme_css("light"), "dark": theme_css("dark"), "percent": _percent}
-    return environment.get_template(TEMPLATE).render(sections=sections, cards=cards, tables=tables, panels=panels)
+    return environment.get_template(TEMPLATE).render(
+        sections=sections, cards=cards, tables=tables, panels=panels, throughput=throughput
+    )
 
 
 def _percent(value: float) -> str:

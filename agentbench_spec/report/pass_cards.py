@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from agentbench_spec.report.cards import Heading, heading
 from agentbench_spec.report.grids import Grid, policy_grid
-from agentbench_spec.report.page import Heading, heading
 from agentbench_spec.results.derived.policy import OF_PASSES, choices_of_passes, one_but_for_k
 from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.metrics import BASELINE

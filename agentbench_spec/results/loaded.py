@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from agentbench_spec.results.findings.screen import findings
+from agentbench_spec.results.findings.wording import Finding
 from agentbench_spec.results.folder import read_rounds, read_turns
 from agentbench_spec.results.machines.store import reading
 from agentbench_spec.results.manifest import counting
@@ -54,6 +56,11 @@ class Run:
     def summary(self) -> Summary:
         """The figures of every drafter, loops counted or not as the run's settings say."""
         return summarise(self.rows, **counting(self.manifest))
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What the rows say, a sentence a finding: the first screen of the report."""
+        return findings(self.rows, self.summary, **counting(self.manifest))
 
     @property
     def drafters(self) -> list[str]:

@@ -6,8 +6,9 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,20 +21,26 @@ from agentbench_spec.report.plots import (
     FIGURES,
     Plot,
     ThroughputPoint,
+    draft_kv_against_context,
     draw_all,
     histogram_plot,
     model_plot,
+    not_drawn,
     phase_plot,
+    phases_against_context,
     position_plot,
+    speedup_against_context,
     speedup_bars,
     state_plot,
     tau_against_context,
     tau_against_turn,
     throughput_plot,
 )
+from agentbench_spec.report.plots.marks import value_text
 from agentbench_spec.report.plots.palette import DARK, INK, LIGHT, PAGE, styles
-from agentbench_spec.report.plots.speed import phase_stacks, speedup_models
-from agentbench_spec.report.plots.turns import tokens_text
+from agentbench_spec.report.plots.phases import phase_stacks
+from agentbench_spec.report.plots.speed import speedup_models
+from agentbench_spec.results.derived.by_context import tokens_text
 from agentbench_spec.results.rows import TurnRow
 
 
@@ -140,7 +147,7 @@ def test_state_is_drawn_against_the_text_that_went_through_the_target() -> None:
     """Fails if the anchor, which no drafter has seen, is counted."""
     row = make_row("r0", 0, matched=[2, 2], context_tokens=100, draft_state_bytes=2048)
     plot = _plot(state_plot([row]))
-    assert plot.data == (("ngram", 1, 106, 2048, 106, 2048),)
+    assert plot.data == (("ngram", 106, 2048),)
 
 
 def test_states_far_apart_share_a_figure_that_shows_both() -> None:
@@ -151,14 +158,14 @@ def test_states_far_apart_share_a_figure_that_shows_both() -> None:
     ]
     axes = _plot(state_plot(rows)).draw().axes[0]
     assert axes.get_yscale() == "symlog"
-    heights = [axes.transData.transform((0, kib))[1] for kib in (0, 2, 1 << 20)]
+    heights = [axes.transData.transform((0, size))[1] for size in (0, 2048, 1 << 30)]
     assert heights[1] - heights[0] > 0.05 * (heights[2] - heights[0])
 
 
 def test_acceptance_and_accepted_lengths_are_those_of_the_metrics() -> None:
     """Fails if shares are taken over another number of rounds than were proposed to, or rounds are lost."""
     rows = [make_row("r0", 0, matched=[2, 0, 1, 2], k=2)]
-    assert _plot(position_plot(rows)).data == (("ngram", 1, 0.75, 0.75), ("ngram", 2, 0.5, pytest.approx(2 / 3)))
+    assert _plot(position_plot(rows)).data == (("ngram", 1, 0.75, 0.75, 4), ("ngram", 2, 0.5, pytest.approx(2 / 3), 4))
     assert _plot(histogram_plot(rows)).data == (("ngram", 0, 1, 0.25), ("ngram", 1, 1, 0.25), ("ngram", 2, 2, 0.5))
 
 
@@ -210,6 +217,116 @@ def test_long_names_leave_room_for_the_figure_and_do_not_merge() -> None:
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([2.0, 4.0])  # type: ignore[attr-defined]
     assert len({bar.get_y() for bar in axes.patches}) == 2  # type: ignore[attr-defined]
     assert axes.get_position().width > 0.4
+
+
+# --- as the context grows
+
+
+def growing(*, methods: Sequence[str] = ("ngram", "dlite"), rollouts: int = 3, **fields: Any) -> list[TurnRow]:
+    """Rollouts of two turns, at 600 and 1,200 tokens: plain decoding and methods, the later ones a little slower."""
+    rows = []
+    for i in range(rollouts):
+        for turn in (0, 1):
+            rows.append(timed(f"r{i}", turn, "none", [0] * 6, (0.0, 9.0, 0.5, 0.0, 0.5), **fields))
+            for j, name in enumerate(methods):
+                phases = (1.0, 9.0 + i + 2 * j, 0.5, 0.25, 0.25)
+                rows.append(timed(f"r{i}", turn, name, [2, 2], phases, k=3, **fields))
+    return rows
+
+
+def test_speedup_and_draft_kv_by_context_have_a_mark_for_each_octave() -> None:
+    """Fails if a stretch of contexts is lost, or time, share and interval are not those of its turns."""
+    rows = growing()
+    speed = _plot(speedup_against_context(rows))
+    assert [row[:2] for row in speed.data] == [
+        ("ngram", "512-1K"),
+        ("dlite", "512-1K"),
+        ("ngram", "1K-2K"),
+        ("dlite", "1K-2K"),
+    ]
+    assert speed.data[0][2] == pytest.approx(30 / 12) and speed.data[0][5:] == (3, 3)
+    kv = _plot(draft_kv_against_context(rows))
+    time, low, high, share = kv.data[0][2:6]
+    assert time == pytest.approx(10.5 / 7) and share == pytest.approx(100 * 10.5 / 84)
+    assert low == pytest.approx(time) == high, "all rollouts spend the same"
+    single = _plot(speedup_against_context(growing(rollouts=1)))
+    assert {row[3:5] for row in single.data} == {(None, None)}
+
+
+def test_methods_stand_beside_each_other_in_a_stretch() -> None:
+    """Fails if one method's mark hides another's, or the axis shows contexts that no turn has."""
+    axes = _plot(speedup_against_context(growing())).draw().axes[0]
+    marks = {artist.get_gid(): artist for artist in axes.lines if str(artist.get_gid()).startswith("row-")}
+    places = [float(marks[f"row-{i}"].get_xdata()[0]) for i in range(4)]  # type: ignore[arg-type, index]
+    assert places[0] < 0 < places[1] < 0.5 < places[2] < 1 < places[3]
+    assert axes.get_xlim() == (-0.5, 1.5)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["512-1K", "1K-2K"]
+
+
+def test_phases_by_context_have_a_panel_a_method() -> None:
+    """Fails if prefill is not over the tokens of its own octave, or two methods share a panel."""
+    plot = _plot(phases_against_context(growing()))
+    assert [row[:2] for row in plot.data][:2] == [("none", "512-1K"), ("ngram", "512-1K")]
+    assert plot.data[1][2] == pytest.approx(50 / 7)
+    titles = [axes.get_title(loc="left") for axes in plot.draw().axes]
+    assert titles == ["none", "ngram", "dlite", ""], "the last panel holds the phases' colours"
+
+
+def test_a_server_tells_no_phases_so_they_are_said_to_be_missing() -> None:
+    """Fails if what nobody timed is drawn as nothing, or a figure vanishes without a word."""
+    names = ("draft_s", "verify_s", "accept_s", "draft_append_s", "other_s", "draft_ingest_s", "prefill_s")
+    served = growing(backend="sglang", draft_state_bytes=None, attributed_decode_s=None, **dict.fromkeys(names))
+    names_drawn = [plot.name for plot in draw_all(served)]
+    assert names_drawn[:2] == ["speedup-context", "tau-context"]
+    missing = not_drawn(served)
+    assert len(missing) == len(FIGURES) - len(names_drawn) == 5
+    assert missing[0].startswith("draft-KV maintenance by context needs turns whose prefill, ingest and append")
+    assert not_drawn(growing()) == []
+
+
+def test_acceptance_by_position_counts_the_rounds_behind_each() -> None:
+    """Fails if a drafter that seldom proposes far ahead looks as well founded there as at the first position."""
+    row = make_row("r0", 0, matched=[2, 0, 1], k=2, proposed=5, proposed_lengths=[2, 1, 2])
+    assert [own[4] for own in _plot(position_plot([row])).data] == [3, 2]
+
+
+# --- values on hover
+
+
+def test_a_mark_says_the_row_that_it_shows() -> None:
+    """Fails if a mark has another's numbers, or an interval is not behind what it is of."""
+    rows = growing()
+    plot = _plot(speedup_against_context(rows))
+    root = ElementTree.fromstring(plot.inline_svg("run-1-").replace("xlink:href", "href"))
+    marks = [element for element in root.iter("g") if element.get("class") == "mark"]
+    assert len(marks) == 2 * len(plot.data), "a whisker and a point for each number"
+    for element in marks:
+        row = plot.data[int(element.get("data-row", "-1"))]
+        assert element.get("data-series") == row[0] and element.get("id") is None
+        (title,) = (child.text for child in element if child.tag == "title")
+        assert title == value_text(plot.columns, row)
+    first = value_text(plot.columns, plot.data[0])
+    assert re.fullmatch(r"ngram: context 512-1K, speed-up 2\.5 \[\S+, \S+\], paired turns 3, rollouts 3", first)
+    assert value_text(("drafter", "x", "95 % low", "95 % high"), ("a", 1.0, None, None)) == "a: x 1"
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+def test_every_number_of_a_figure_can_be_read_on_it(figure: Callable[[list[TurnRow]], Plot | None]) -> None:
+    """Fails if a figure is drawn without telling which of its numbers a mark shows."""
+    plot = _plot(figure(growing()))
+    for svg in (plot.inline_svg(), plot.svg()):
+        assert {int(row) for row in re.findall(r'data-row="(\d+)"', svg)} == set(range(len(plot.data)))
+        assert not re.search(r'id="[^"]*\b(?:row|of)-\d+"', svg), "ids of marks are not unique"
+
+
+def test_only_figures_with_a_key_give_up_their_drawn_legend() -> None:
+    """Fails if a page names methods twice, or the colours of phases nowhere."""
+    for plot in draw_all(growing()):
+        texts = re.findall(r"<text [^>]*>([^<]*)</text>", plot.inline_svg())
+        named = any("dlite" in text for text in texts)
+        assert named == (not plot.keyed and plot.name != "baseline-step"), plot.name
+        assert ('data-series="dlite"' in plot.inline_svg()) == plot.keyed
+    assert "dlite" in re.findall(r"<text [^>]*>([^<]*)</text>", _plot(state_plot(growing())).svg())
 
 
 # --- the colours
@@ -353,4 +470,4 @@ def test_a_dollar_in_a_name_is_no_formula() -> None:
     name = "$\\frac$ x_1"
     drawn = {plot.name: plot.inline_svg() for plot in draw_all(two_rollouts(name)) if plot.png()}
     assert drawn.pop("baseline-step")  # of plain decoding alone
-    assert len(drawn) == 8 and all(name in svg for svg in drawn.values())
+    assert len(drawn) == 11 and all(name in svg for svg in drawn.values())

@@ -20,7 +20,8 @@ from agentbench_spec.cli import app
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.report.grids import Grid, number, size, word
 from agentbench_spec.report.page import build_report, save_figures
-from agentbench_spec.report.plots import ThroughputPoint
+from agentbench_spec.report.plots import FIGURES, ThroughputPoint
+from agentbench_spec.report.throughput_words import throughput_findings
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
@@ -172,13 +173,87 @@ def _all(element: Element) -> Iterator[Element]:
 def test_every_figure_is_labelled_and_brings_its_numbers(root: Element) -> None:
     """Fails if a figure cannot be read without seeing it."""
     figures = list(root.all("figure"))
-    assert len(figures) == 2 * 9 + 1
+    assert len(figures) == 2 * len(FIGURES) + 1
     for figure in figures:
         svg = next(figure.all("svg"))
         assert svg.attributes["role"] == "img" and svg.attributes["aria-labelledby"]
         assert "viewBox".lower() in svg.attributes and "width" not in svg.attributes
         assert next(svg.all("title")).text and next(svg.all("desc")).text
         assert next(figure.all("figcaption")).text and cells(next(figure.all("table")))
+
+
+def test_the_page_opens_with_what_was_found(root: Element) -> None:
+    """Fails if a figure or a table comes before the sentences, or a page over several runs lacks those of one."""
+    sections = list(root.all("section"))
+    first = next(sections[1].all("dl"))
+    assert first.attributes["class"] == "findings" and next(first.all("dt")).text == "Speed"
+    assert next(first.all("dd")).text.startswith("ngram is faster than plain decoding: 2.50x [")
+    order = [e.tag for e in _all(sections[1]) if e.tag in ("dl", "table", "figure")]
+    assert order[0] == "dl"
+    overview = next(sections[0].all("dl"))
+    assert [dt.text for dt in overview.all("dt")] == ["plain", "awkward"]
+    assert [next(dt.all("a")).attributes["href"] for dt in overview.all("dt")] == ["#run-1", "#run-2"]
+    assert HOSTILE in list(overview.all("dd"))[1].text
+
+
+def test_figures_stand_in_the_order_in_which_one_asks(root: Element) -> None:
+    """Fails if the draft-KV figure is not the first, or bars of the whole run come before figures by context."""
+    captions = [next(figure.all("figcaption")).text for figure in list(root.all("section"))[1].all("figure")]
+    assert captions[:7] == [
+        "Draft-KV maintenance by context",
+        "Speed-up by context",
+        "Where the time of a token goes, by context",
+        "τ against context length",
+        "τ against turn",
+        "Acceptance by draft position",
+        "Drafter state by context",
+    ]
+
+
+def test_keys_name_what_the_marks_belong_to(root: Element) -> None:
+    """Fails if a method in a key has no mark to hide, or a figure told apart by colour has no key."""
+    keyed = [figure for figure in root.all("figure") if any(e.attributes.get("class") == "key" for e in _all(figure))]
+    assert len(keyed) == 2 * 5 + 1
+    for figure in keyed:
+        methods = [e.attributes["data-method"] for e in _all(figure) if "data-method" in e.attributes]
+        assert methods and set(methods) == {
+            e.attributes["data-series"] for e in _all(figure) if "data-series" in e.attributes
+        }
+
+
+def test_headings_are_printed_on_every_page(page: str) -> None:
+    """Fails if a long table is printed on with nameless columns: browsers repeat an unbroken header group only."""
+    printed = page[page.index("@media print{body") :].partition("</style>")[0]
+    assert "thead{display:table-header-group}" in printed
+    assert re.search(r"[^{}]*\bthead\b[^{}]*\{break-inside:avoid\}", printed)
+
+
+def test_a_figure_without_data_is_left_out_and_named(tmp_path: Path) -> None:
+    """Fails if a run of plain decoding has empty panels, or nobody says what is missing."""
+    plain = [row for row in two_rollouts() if row.drafter == "none"]
+    root = parse(build_report([write_run(tmp_path / "run", plain)]))
+    captions = [next(figure.all("figcaption")).text for figure in root.all("figure")]
+    assert captions == [
+        "Where the time of a token goes, by context",
+        "Where the time of a token goes",
+        "Plain decoding's step over the run",
+    ]
+    lines = [p.text for p in root.all("p") if p.text.startswith("Not drawn: ")]
+    assert len(lines) == len(FIGURES) - 3 and lines[0].startswith("Not drawn: draft-KV maintenance by context needs")
+    assert "Only plain decoding was run, 10.0 ms a token" in root.text
+
+
+def test_passes_over_many_rollouts_say_who_is_ahead_and_where() -> None:
+    """Fails if overlapping intervals name a winner, or only one end of the concurrencies is told."""
+    points = [ThroughputPoint("none", 1, 30.0, 29.0, 31.0), ThroughputPoint("ngram", 1, 45.0, 44.0, 46.0)]
+    points += [ThroughputPoint("none", 8, 200.0, 190.0, 210.0), ThroughputPoint("ngram", 8, 205.0, 195.0, 215.0)]
+    first, last = throughput_findings(points)
+    assert (first.topic, last.topic) == ("1 at once", "8 at once")
+    assert first.text == (
+        "ngram has the highest throughput, 45.0 tokens/s [44.0, 46.0]. The others: none 30.0 tokens/s [29.0, 31.0]."
+    )
+    assert last.text.endswith("205.0 tokens/s [195.0, 215.0]; its interval does not tell it apart from none.")
+    assert throughput_findings(points[:1]) == []
 
 
 def test_tables_have_captions_and_scoped_headers(root: Element) -> None:
@@ -226,7 +301,7 @@ def test_card_says_how_near_the_baseline_is_to_the_ceiling(tmp_path: Path) -> No
     assert facts(root)["Workload"] == "toy, subset = small"
     assert facts(root)["KV per token"] == "512 B"
     headings = [h.text for h in root.all("h3")]
-    assert headings[0] == "Benchmark card", "the card comes first"
+    assert headings[:2] == ["Findings", "Benchmark card"], "the card comes before any table"
 
 
 def test_a_card_nobody_measured_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -241,7 +316,9 @@ def test_turns_left_out_are_listed_with_the_reason(root: Element) -> None:
     listed = cells(table(root, "Turns left out"))
     assert [(row[0], row[1], row[3]) for row in listed] == [("r2", "0", "degenerate"), ("r2", "1", "error")]
     assert "broke:" in listed[1][4] and "repetition loop" in listed[0][4]
-    assert "1 error" in root.text
+    grouped = cells(table(root, "Turns left out, by reason"))
+    assert [(row[0], row[2], row[4]) for row in grouped] == [("degenerate", "1", "1"), ("error", "1", "1")]
+    assert (grouped[0][3], grouped[0][5], grouped[1][3]) == ("none", "r2 turn 0", HOSTILE)
 
 
 def test_losslessness_counts_ties_and_a_bug_voids_the_run(tmp_path: Path) -> None:
@@ -339,7 +416,11 @@ def test_the_command_writes_page_and_figures(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["report"] == str(run / "report.html") and (run / "report.html").is_file()
-    assert len(list((tmp_path / "figures").glob("*.svg"))) == len(list((tmp_path / "figures").glob("*.png"))) == 9
+    assert (
+        len(list((tmp_path / "figures").glob("*.svg")))
+        == len(list((tmp_path / "figures").glob("*.png")))
+        == len(FIGURES)
+    )
 
 
 def test_the_command_names_a_folder_that_holds_no_run(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timed("a-rollout-with-a-rather-long-name-2", 0, "none", [0] * 4, (0, 9, 0.5, 0, 0.5), degenerate=True),
         timed("a-rollout-with-a-rather-long-name-2", 0, name, [1], (1, 9, 0.5, 0, 0.5), k=3, **apart),
     ]
-    runs = [write_run(folder / "plain", two_rollouts()), write_run(folder / "a-run-with-a-longer-name", rows)]
+    both = [*two_rollouts(), *(row for row in two_rollouts("suffix") if row.drafter == "suffix")]
+    runs = [write_run(folder / "plain", both), write_run(folder / "a-run-with-a-longer-name", rows)]
     title = "A table of two columns whose title says much more than they do, so that it is wider than any phone by far"
     narrow = Grid(title, ("figure", "AgentMemoryBench"), ((word("speed-up"), number(1.0)),))
     return write_report(runs, folder / "report.html", tables=[narrow])
@@ -119,6 +120,34 @@ def test_page_fits_reads_and_sorts(report: Path, width: int, dark: bool) -> None
     assert found["ink"] == ("rgb(232, 234, 238)" if dark else "rgb(29, 33, 39)")
     assert found["up"] == [sorted(found["before"]), "ascending"]
     assert found["down"] == [sorted(found["before"], reverse=True), "descending"]
+
+
+_VALUES = """
+const run = document.querySelectorAll("section")[1];
+const figure = run.querySelectorAll("figure")[1], chart = figure.querySelector(".chart");
+const tip = chart.querySelector(".tip"), press = key => chart.dispatchEvent(new KeyboardEvent("keydown", {key}));
+chart.focus(); press("ArrowRight"); const first = tip.textContent, shown = !tip.hidden;
+press("Escape"); const closed = tip.hidden;
+const mark = chart.querySelector(".mark").getBoundingClientRect();
+chart.dispatchEvent(new PointerEvent("pointermove", {clientX: mark.left + 3, clientY: (mark.top + mark.bottom) / 2}));
+const pointed = tip.hidden ? null : tip.textContent;
+const seen = mark => mark.getClientRects().length > 0;
+const visible = own => [...own.querySelectorAll("svg [data-series=suffix]")].filter(seen).length;
+const button = figure.querySelector(".key [data-method=suffix] button"), before = visible(figure);
+button.click(); const after = [...run.querySelectorAll("figure")].map(visible), off = button.ariaPressed;
+button.click();
+found = {first, shown, closed, pointed, before, after, off, again: visible(figure), tab: chart.tabIndex};
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_values_show_and_methods_hide(report: Path, width: int) -> None:
+    """Fails if a mark does not tell its numbers by pointer or keyboard, or a key does not hide its method."""
+    found = inspect(report, _VALUES, width=width, dark=False)
+    assert found["first"].startswith("ngram: context 512-1K, speed-up 2.5") and found["shown"] and found["closed"]
+    assert found["pointed"] == found["first"] and found["tab"] == 0
+    assert found["before"] > 0 and found["off"] == "false" and set(found["after"]) == {0}
+    assert found["again"] == found["before"]
 
 
 @pytest.mark.skipif(not AXE, reason="AGENTBENCH_SPEC_AXE names no axe.min.js (npm install axe-core)")

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from agentbench_spec.report.plots.baseline import baseline_plot
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.report.plots.concurrency import ThroughputPoint, throughput_plot
+from agentbench_spec.report.plots.contexts import draft_kv_against_context, speedup_against_context
 from agentbench_spec.report.plots.drafts import histogram_plot, position_plot, state_plot
-from agentbench_spec.report.plots.speed import model_plot, phase_plot, speedup_bars
+from agentbench_spec.report.plots.phases import phase_plot, phases_against_context
+from agentbench_spec.report.plots.speed import model_plot, speedup_bars
 from agentbench_spec.report.plots.turns import tau_against_context, tau_against_turn
 from agentbench_spec.results.rows import TurnRow
 
@@ -21,11 +23,15 @@ __all__ = [
     "Plot",
     "ThroughputPoint",
     "baseline_plot",
+    "draft_kv_against_context",
     "draw_all",
     "histogram_plot",
     "model_plot",
+    "not_drawn",
     "phase_plot",
+    "phases_against_context",
     "position_plot",
+    "speedup_against_context",
     "speedup_bars",
     "state_plot",
     "tau_against_context",
@@ -33,17 +39,25 @@ __all__ = [
     "throughput_plot",
 ]
 
-FIGURES: tuple[Callable[[Iterable[TurnRow]], Plot | None], ...] = (
-    speedup_bars,
-    baseline_plot,
-    model_plot,
-    tau_against_context,
-    tau_against_turn,
-    phase_plot,
-    state_plot,
-    position_plot,
-    histogram_plot,
-)
+_Figure = Callable[[Iterable[TurnRow]], Plot | None]
+
+_NEEDS: dict[_Figure, str] = {
+    draft_kv_against_context: "draft-KV maintenance by context needs turns whose prefill, ingest and append were timed",
+    speedup_against_context: "speed-up by context needs turns that plain decoding and a method were both timed in",
+    phases_against_context: "phases by context need turns that were timed phase by phase",
+    tau_against_context: "τ by context needs rounds of a method, and prompt lengths",
+    tau_against_turn: "τ by turn needs rounds of a method",
+    position_plot: "acceptance by position needs the proposed and accepted drafts of each round",
+    state_plot: "state by context needs a method that told the bytes of its state",
+    speedup_bars: "speed-up needs turns that plain decoding and a method were both timed in",
+    phase_plot: "phases need turns that were timed phase by phase",
+    model_plot: "the model of a round needs both clocks, of plain decoding and of a method",
+    histogram_plot: "accepted drafts per round need the accepted drafts of each round",
+    baseline_plot: "plain decoding's step over the run needs two timed turns of plain decoding",
+}
+"""Every figure that is drawn from rows, in the order of the report, and what it cannot be drawn without."""
+
+FIGURES: tuple[_Figure, ...] = tuple(_NEEDS)
 """Every figure that is drawn from rows, in the order of the report."""
 
 
@@ -52,3 +66,9 @@ def draw_all(rows: Iterable[TurnRow], throughput: Iterable[ThroughputPoint] = ()
     rows = list(rows)
     drawn = [*(figure(rows) for figure in FIGURES), throughput_plot(throughput)]
     return [plot for plot in drawn if plot is not None]
+
+
+def not_drawn(rows: Iterable[TurnRow]) -> list[str]:
+    """What the figures that are missing for these rows would need, a line each."""
+    rows = list(rows)
+    return [needs for figure, needs in _NEEDS.items() if figure(rows) is None]

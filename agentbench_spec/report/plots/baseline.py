@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentbench_spec.report.plots.canvas import Plot, legend_above, panels
+from agentbench_spec.report.plots.marks import mark
 from agentbench_spec.report.plots.palette import INK, MUTED
 from agentbench_spec.results import metrics
 from agentbench_spec.results.metrics import BASELINE
@@ -85,7 +86,9 @@ def baseline_plot(rows: Iterable[TurnRow]) -> Plot | None:
 def _draw(steps: Sequence[BaselineStep]) -> Figure:
     figure, (axes,) = panels(height_in=2.6)
     places = range(1, len(steps) + 1)
-    axes.plot(places, [1e3 * step.timed_s for step in steps], ".", color=INK, label="as timed")
+    axes.plot([], [], ".", color=INK, label="as timed")
+    for place, step in zip(places, steps, strict=True):
+        mark(axes.plot(place, 1e3 * step.timed_s, ".", color=INK), place - 1)
     axes.plot(places, [1e3 * step.steady_s for step in steps], color=MUTED, linewidth=1.2, label="steady")
     if disturbed := [(place, 1e3 * step.timed_s) for place, step in zip(places, steps, strict=True) if step.disturbed]:
         axes.plot(*zip(*disturbed, strict=True), "x", color=INK, markersize=8, label="disturbed")

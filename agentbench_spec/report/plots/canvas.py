@@ -6,6 +6,7 @@ Only the object interface of matplotlib is used: no pyplot, no global state that
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.plots.marks import Cell, with_values
 from agentbench_spec.report.plots.palette import DARK, GRID, INK, LIGHT, MUTED, PAGE, PHASE_COLOURS
 from agentbench_spec.writing import write_bytes
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INSTALL = "pip install matplotlib"
-
-Cell = str | int | float | None
 
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -65,18 +65,22 @@ class Plot:
     """The drawn numbers, one row a mark."""
     draw: Callable[[], Figure]
     """Draws it anew: matplotlib lays a figure out from where its last rendering left it, which would show in files."""
+    keyed: bool = False
+    """Colour tells the methods apart: a page has a key of them that hides each, in place of the drawn legend."""
 
     def svg(self) -> str:
         """A standalone svg document on white, with title and description inside."""
-        return _with_words(_render_svg(self._drawn(titled=True), self.name, facecolor=PAGE["light"]), self)
+        drawn = _render_svg(self._drawn(titled=True), self.name, facecolor=PAGE["light"])
+        return _with_words(with_values(drawn, self.columns, self.data), self)
 
     def inline_svg(self, prefix: str = "") -> str:
         """An svg element for an HTML page: theme colours, the page's font, no drawn title.
 
         prefix: put before every id, so that figures of one name can stand in one page.
         """
-        drawn = _render_svg(self._drawn(), self.name, facecolor="none")
-        return _with_words(_for_page(drawn, prefix + self.name), self, prefix)
+        drawn = _for_page(_render_svg(self._drawn(), self.name, facecolor="none"), prefix + self.name)
+        ids = f"{prefix}{self.name}-"
+        return _with_words(with_values(drawn, self.columns, self.data, prefix=ids, methods=self.keyed), self, prefix)
 
     def png(self, dpi: int = 150) -> bytes:
         """The figure as png on white, titled."""
@@ -103,6 +107,9 @@ class Plot:
 
         if titled:
             figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
+        elif self.keyed:
+            for legend in filter(None, (axes.get_legend() for axes in figure.axes)):
+                legend.remove()
         for text in figure.findobj(Text):
             text.set_parse_math(False)  # texts made outside of our settings: a "$" in a drafter's name is a dollar
         return figure
@@ -122,6 +129,28 @@ def panels(
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         grid: Any = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights))
     return figure, list(grid[:, 0])
+
+
+def multiples(
+    count: int, *, columns: int = 2, width_in: float = 5.2, row_in: float = 1.3, same_y: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` small panels that share x, and y if `same_y`, row by row.
+
+    Raises ConfigError with the install command if matplotlib is missing.
+    """
+    _require_matplotlib()
+    from matplotlib.figure import Figure
+
+    lines = math.ceil(count / columns)
+    with _settings("panels"):
+        figure = Figure(figsize=(width_in, 0.9 + row_in * lines), layout="constrained")
+        grid: Any = figure.subplots(lines, columns, sharex=True, sharey=same_y, squeeze=False)
+    drawn, spare = grid.ravel()[:count], grid.ravel()[count:]
+    for axes in spare:
+        axes.remove()
+    for axes in drawn[-columns:]:
+        axes.tick_params(labelbottom=True)  # also where no panel stands below
+    return figure, list(drawn)
 
 
 def _require_matplotlib() -> None:
@@ -190,6 +219,11 @@ def _theme() -> Mapping[str, str]:
         GRID: f"var(--grid, {GRID})",
         "#ffffff": "var(--page, #ffffff)",
     }
+
+
+def theme_colour(drawn: str) -> str:
+    """The CSS value that follows the page's theme, of a colour that figures are drawn in."""
+    return _theme().get(drawn, drawn)
 
 
 def theme_css(theme: str) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentbench_spec.report.plots.canvas import Plot, label, legend_above, panels
+from agentbench_spec.report.plots.marks import line, mark
 from agentbench_spec.report.plots.palette import styles
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def throughput_plot(points: Iterable[ThroughputPoint]) -> Plot | None:
         columns=("drafter", "concurrency", "tokens/s", "95 % low", "95 % high"),
         data=tuple((p.drafter, p.concurrency, p.tokens_per_s, p.low, p.high) for p in points),
         draw=partial(_draw_throughput, points),
+        keyed=True,
     )
 
 
@@ -56,10 +58,13 @@ def _draw_throughput(points: Sequence[ThroughputPoint]) -> Figure:
     for drafter in dict.fromkeys(point.drafter for point in points):
         own, look = [point for point in points if point.drafter == drafter], looks[drafter]
         xs, ys = [point.concurrency for point in own], [point.tokens_per_s for point in own]
-        axes.plot(xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, label=label(drafter))
-        for point in own:
+        rows = [row for row, point in enumerate(points) if point.drafter == drafter]
+        line(axes.plot(xs, ys, color=look.colour, linestyle=look.dash), rows[0])
+        axes.plot([], [], color=look.colour, marker=look.marker, linestyle=look.dash, label=label(drafter))
+        for row, point in zip(rows, own, strict=True):
+            mark(axes.plot(point.concurrency, point.tokens_per_s, look.marker, color=look.colour), row)
             if point.low is not None and point.high is not None:
-                axes.vlines(point.concurrency, point.low, point.high, color=look.colour, linewidth=1.2)
+                mark(axes.vlines(point.concurrency, point.low, point.high, color=look.colour, linewidth=1.2), row)
     axes.set_xscale("log", base=2)
     ticks = sorted({point.concurrency for point in points})
     axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)

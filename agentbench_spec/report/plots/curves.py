@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentbench_spec.report.plots.canvas import Plot, label, legend_above, panels
+from agentbench_spec.report.plots.marks import line, mark
 from agentbench_spec.report.plots.palette import styles
 
 if TYPE_CHECKING:
@@ -40,21 +41,26 @@ def curve_plot(
         columns=("figure", "method", x_label, "value", "95 % low", "95 % high"),
         data=tuple((y, p.series, p.x, p.y, p.low, p.high) for y, points in drawn.items() for p in points),
         draw=partial(_draw, x_label, drawn),
+        keyed=True,
     )
 
 
 def _draw(x_label: str, drawn: Mapping[str, Sequence[CurvePoint]]) -> Figure:
     figure, axes = panels([1] * len(drawn), height_in=1.2 + 2.2 * len(drawn))
     looks = styles(point.series for points in drawn.values() for point in points)
+    first = 0
     for panel, (y_label, points) in zip(axes, drawn.items(), strict=True):
         for name in dict.fromkeys(point.series for point in points):
-            own, look = [point for point in points if point.series == name], looks[name]
-            xs, ys = [point.x for point in own], [point.y for point in own]
+            own, look = [(row, point) for row, point in enumerate(points, first) if point.series == name], looks[name]
             marker = look.marker if len(own) <= _MARKED else None
-            panel.plot(xs, ys, color=look.colour, marker=marker, linestyle=look.dash, label=label(name))
-            for point in own:
+            xs, ys = [point.x for _, point in own], [point.y for _, point in own]
+            line(panel.plot(xs, ys, color=look.colour, linestyle=look.dash), own[0][0])
+            panel.plot([], [], color=look.colour, marker=marker, linestyle=look.dash, label=label(name))
+            for row, point in own:
+                mark(panel.plot(point.x, point.y, marker or ".", color=look.colour), row)
                 if point.low is not None and point.high is not None:
-                    panel.vlines(point.x, point.low, point.high, color=look.colour, linewidth=1.2)
+                    mark(panel.vlines(point.x, point.low, point.high, color=look.colour, linewidth=1.2), row)
+        first += len(points)
         panel.set_ylabel(y_label)
     axes[-1].locator_params(axis="x", integer=True)
     axes[-1].set_xlabel(x_label)

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Cell, Plot, label, legend_above, panels
+from agentbench_spec.report.plots.canvas import Plot, label, legend_above, panels
+from agentbench_spec.report.plots.marks import Cell, line, mark
 from agentbench_spec.report.plots.palette import INK, styles
-from agentbench_spec.report.plots.turns import tokens_text
 from agentbench_spec.results import metrics
-from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.derived.states import StateGrowth, state_growths
+from agentbench_spec.results.findings.wording import bytes_text
+from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.results.rows import TurnRow
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _FAR_APART = 50
@@ -23,69 +26,84 @@ _KIB = 1024.0
 
 
 def _drafting(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
-    """Counted rows of each drafter but the baseline. Raises MeasurementError if conditions differ."""
+    """Counted rows of each drafter but plain decoding. Raises MeasurementError if conditions differ."""
     rows = list(rows)
     metrics.one_condition(rows)
-    return {name: own for name, own in metrics.by_drafter(metrics.counted(rows)).items() if name != BASELINE}
-
-
-def state_sizes(rows: Iterable[TurnRow]) -> dict[str, list[tuple[int, int]]]:
-    """For each drafter, (text tokens that went through the target, state bytes) at the end of every turn, ordered."""
-    sizes = {}
-    for drafter, own in _drafting(rows).items():
-        points = sorted(
-            (row.context_tokens + row.output_tokens - 1, row.draft_state_bytes)
-            for row in own
-            if row.context_tokens is not None and row.output_tokens and row.draft_state_bytes is not None
-        )
-        if points:
-            sizes[drafter] = points
-    return sizes
+    return {
+        name: own for name, own in metrics.by_drafter(metrics.counted(rows)).items() if name not in (BASELINE, AGAIN)
+    }
 
 
 def state_plot(rows: Iterable[TurnRow]) -> Plot | None:
     """Drafter state at the end of a turn against text length; None if no drafter reported its state."""
-    sizes = state_sizes(rows)
-    if not sizes:
+    growths = state_growths(rows)
+    if not growths:
         return None
+    data = [(own.drafter, *point) for own in growths for point in _some(own.points)]
     return Plot(
         name="draft-bytes",
-        title="Drafter state against text length",
+        title="Drafter state by context",
         description=(
-            "Bytes that grow with the text, one mark a turn: "
-            + "; ".join(f"{drafter} at most {max(y for _, y in p):,} bytes" for drafter, p in sizes.items())
+            "Bytes that grow with the text, against the text that went through the target, at the ends of turns: "
+            + "; ".join(map(_growth_words, growths))
             + "."
         ),
-        columns=("drafter", "turns", "shortest text, tokens", "its bytes", "longest text, tokens", "its bytes "),
-        data=tuple((drafter, len(p), *p[0], *p[-1]) for drafter, p in sizes.items()),
-        draw=partial(_draw_states, sizes),
+        columns=("drafter", "text, tokens", "state, bytes"),
+        data=tuple(data),
+        draw=partial(_draw_states, growths),
+        keyed=True,
     )
 
 
-def _draw_states(sizes: dict[str, list[tuple[int, int]]]) -> Figure:
+_MOST_POINTS = 24
+"""Turns drawn of each drafter, spread evenly from the shortest text to the longest."""
+
+
+def _some(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    most, last = min(_MOST_POINTS, len(points)), len(points) - 1
+    return [points[round(i * last / max(most - 1, 1))] for i in range(most)]
+
+
+def _growth_words(own: StateGrowth) -> str:
+    slope = own.bytes_per_token
+    more = f", {slope:,.0f} bytes a token" if slope is not None and not own.constant else ""
+    return f"{own.drafter} {own.points[0][1]:,} at {own.shortest:,} tokens, {own.last_bytes:,} at {own.longest:,}{more}"
+
+
+def _draw_states(growths: Sequence[StateGrowth]) -> Figure:
     figure, (axes,) = panels()
-    looks = styles(sizes)
-    for drafter, points in sizes.items():
-        xs, ys = [x for x, _ in points], [y / _KIB for _, y in points]
-        axes.plot(
-            xs, ys, look.marker if (look := looks[drafter]) else "", color=look.colour, label=label(drafter), alpha=0.8
-        )
-    largest = [max(y for _, y in points) for points in sizes.values()]
-    if max(largest) > _FAR_APART * max(min(largest), 1):
-        axes.set_yscale("symlog", linthresh=1.0)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    looks, row = styles(own.drafter for own in growths), 0
+    for own in growths:
+        look, points = looks[own.drafter], _some(own.points)
+        line(axes.plot(*zip(*points, strict=True), color=look.colour, linewidth=0.9, alpha=0.6), row)
+        axes.plot([], [], look.marker, color=look.colour, linestyle=look.dash, label=label(own.drafter))
+        for x, y in points:
+            mark(axes.plot(x, y, look.marker, color=look.colour, markersize=4), row)
+            row += 1
+    _size_axis(axes, [max(size for _, size in own.points) for own in growths])
     axes.set_xlabel("text at the end of the turn, tokens")
-    axes.set_ylabel("drafter state, KiB")
+    axes.set_ylabel("drafter state")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: tokens_text(value))
     legend_above(axes)
     return figure
 
 
+def _size_axis(axes: Axes, largest: Sequence[int]) -> None:
+    """Sizes from zero on, on a logarithmic axis where the largest would flatten another to nothing."""
+    most = max(largest)
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0 ", " "))
+    if most > _FAR_APART * min(filter(None, largest), default=most):
+        axes.set_yscale("symlog", linthresh=_KIB)
+        axes.set_yticks([0.0, *(_KIB * 16**i for i in range(8) if _KIB * 16**i <= most)])
+        axes.set_ylim(-0.3 * _KIB, 2 * most)
+        return
+    axes.locator_params(axis="y", nbins=6)
+    axes.set_ylim(-0.03 * most, 1.08 * most or 1)
+
+
 def position_plot(rows: Iterable[TurnRow]) -> Plot | None:
     """Acceptance of draft position 1, 2, ..., unconditional and given that the one before was accepted."""
-    tables = {name: metrics.acceptance_by_position(own) for name, own in _drafting(rows).items()}
+    tables = {name: _positions(own) for name, own in _drafting(rows).items()}
     tables = {name: table for name, table in tables.items() if table}
     if not tables:
         return None
@@ -95,32 +113,49 @@ def position_plot(rows: Iterable[TurnRow]) -> Plot | None:
         description=(
             "Share of proposed drafts that were accepted: "
             + "; ".join(_position_words(name, table) for name, table in tables.items())
-            + ". Dotted lines: the same given that the position before was accepted."
+            + ". Below: the same given that the position before was accepted, and the rounds that proposed it."
         ),
-        columns=("drafter", "position", "accepted / proposed", "given the one before"),
-        data=tuple((name, i, *pair) for name, table in tables.items() for i, pair in enumerate(table, 1)),
+        columns=("drafter", "position", "accepted / proposed", "given the one before", "rounds"),
+        data=tuple((name, i, *own) for name, table in tables.items() for i, own in enumerate(table, 1)),
         draw=partial(_draw_positions, tables),
+        keyed=True,
     )
 
 
-def _draw_positions(tables: dict[str, list[tuple[float, float | None]]]) -> Figure:
-    figure, (axes,) = panels()
-    looks = styles(tables)
+_Position = tuple[float, float | None, int]
+"""Accepted over proposed, the same given the position before, and the rounds that proposed it."""
+
+
+def _positions(rows: Sequence[TurnRow]) -> list[_Position]:
+    proposed = [count for row in rows for _, count in metrics.positions(row)]
+    table = metrics.acceptance_by_position(rows)
+    return [(*shares, sum(count >= i for count in proposed)) for i, shares in enumerate(table, 1)]
+
+
+def _draw_positions(tables: dict[str, list[_Position]]) -> Figure:
+    figure, axes = panels((1, 1, 0.7), height_in=5.2)
+    looks, first = styles(tables), 0
     for drafter, table in tables.items():
-        look, places = looks[drafter], range(1, len(table) + 1)
-        axes.plot(places, [100 * u for u, _ in table], color=look.colour, marker=look.marker, label=label(drafter))
-        chained = [(place, 100 * c) for place, (_, c) in zip(places, table, strict=True) if c is not None]
-        axes.plot([x for x, _ in chained], [y for _, y in chained], color=look.colour, linestyle=":", linewidth=1.3)
-    axes.plot([], [], color=INK, linestyle=":", label="given the one before")
-    axes.set_ylim(0, 102)
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("draft position")
-    axes.set_ylabel("accepted, % of proposed")
-    legend_above(axes)
+        look = looks[drafter]
+        for panel, part, scale in zip(axes, range(3), (100, 100, 1), strict=True):
+            known = [(i, scale * value) for i, own in enumerate(table) if (value := own[part]) is not None]
+            line(panel.plot([i + 1 for i, _ in known], [y for _, y in known], color=look.colour, linewidth=1.2), first)
+            for i, y in known:
+                mark(panel.plot(i + 1, y, look.marker, color=look.colour, markersize=5), first + i)
+        axes[0].plot([], [], look.marker, color=look.colour, linestyle=look.dash, label=label(drafter))
+        first += len(table)
+    for panel, name in zip(axes, ("accepted, %\nof proposed", "given the one\nbefore, %", "rounds"), strict=True):
+        panel.set_ylabel(name)
+        panel.set_ylim(bottom=0)
+    axes[2].yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes[2].locator_params(axis="y", nbins=3, integer=True)
+    axes[2].locator_params(axis="x", integer=True)
+    axes[2].set_xlabel("draft position")
+    legend_above(axes[0])
     return figure
 
 
-def _position_words(drafter: str, table: Sequence[tuple[float, float | None]]) -> str:
+def _position_words(drafter: str, table: Sequence[_Position]) -> str:
     return f"{drafter} {100 * table[0][0]:.0f} % at 1, {100 * table[-1][0]:.0f} % at {len(table)}"
 
 
@@ -145,10 +180,12 @@ def histogram_plot(rows: Iterable[TurnRow]) -> Plot | None:
 
 def _draw_histograms(counts: dict[str, list[int]]) -> Figure:
     figure, axes = panels([1] * len(counts), height_in=0.8 + 1.15 * len(counts))
-    looks = styles(counts)
+    looks, row = styles(counts), 0
     for panel, (drafter, found) in zip(axes, counts.items(), strict=True):
         shares = [100 * count / sum(found) for count in found]
-        panel.bar(range(len(shares)), shares, width=0.75, color=looks[drafter].colour)
+        for bar in panel.bar(range(len(shares)), shares, width=0.75, color=looks[drafter].colour):
+            mark(bar, row)
+            row += 1
         panel.set_title(f"{label(drafter)}, {sum(found):,} rounds", loc="left", fontsize=10, color=INK, pad=3)
         panel.set_ylim(0, 100)
         panel.set_yticks([0, 50, 100])

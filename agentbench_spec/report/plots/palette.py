@@ -21,6 +21,8 @@ DARK = ("#4c5edb", "#e9c025", "#baf7bd", "#cf7f79", "#988cfc", "#67cfe2", "#9357
 """Slot i of both is one hue."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GLYPHS = dict(zip(_MARKERS, "●■▲◆▼✚✖★", strict=True))
+"""Marker -> the character that stands for it in a page's key."""
 _DASHES = ("-", "--", "-.", ":")
 
 _HOME = {"ngram": 0, "suffix": 1, "dlite": 2, "dflash": 3, "dspark": 4, "eagle3": 5, "domino": 6, "mtp": 7}

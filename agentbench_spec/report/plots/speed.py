@@ -1,4 +1,4 @@
-"""Speed-up of every drafter, where the time of a token goes, and how both compare with a simple model of a round."""
+"""Speed-up of every drafter, and how it compares with a simple model of a round."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Cell, Plot, label, legend_above, panels
-from agentbench_spec.report.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS, styles
+from agentbench_spec.report.plots.canvas import Plot, label, legend_above, panels
+from agentbench_spec.report.plots.marks import Cell, mark
+from agentbench_spec.report.plots.palette import INK, MUTED, PAGE, styles
 from agentbench_spec.results import costs, metrics
 from agentbench_spec.results.intervals import Interval, ends, speedup_intervals
 from agentbench_spec.results.metrics import BASELINE
@@ -106,7 +107,10 @@ def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
     names = [name for name, *_ in found]
     places = range(len(found))
     axes.set_yticks(places, map(label, names))
-    axes.barh(places, [value for _, value, *_ in found], height=0.6, color=[looks[name].colour for name in names])
+    values, colours = [value for _, value, *_ in found], [looks[name].colour for name in names]
+    bars = axes.barh(places, values, height=0.6, color=colours)
+    for place, bar in enumerate(bars):
+        mark(bar, place)
     most = _FAR * max(1.0, *(value for _, value, *_ in found))  # two rollouts' interval would leave no room for a bar
     highs = [min(most, max(value, interval.high if interval else 0)) for _, value, interval, _ in found]
     end = max(highs)
@@ -159,8 +163,9 @@ def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
         if model.interval:
             axes.hlines(place, model.interval.low, model.interval.high, color=MUTED, linewidth=1)
         axes.plot([model.measured, model.predicted], [place, place], color=look.colour, linewidth=4, alpha=0.45)
-        axes.plot(model.predicted, place, "D", color=look.colour, markersize=9, markerfacecolor=PAGE["light"])
-        axes.plot(model.measured, place, "o", color=look.colour, markersize=5)
+        shape = {"color": look.colour, "markersize": 9, "markerfacecolor": PAGE["light"]}
+        mark(axes.plot(model.predicted, place, "D", **shape), place)  # type: ignore[arg-type]
+        mark(axes.plot(model.measured, place, "o", color=look.colour, markersize=5), place)
     axes.plot([], [], "o", color=MUTED, label="measured, with its interval")
     axes.plot([], [], "D", color=MUTED, markerfacecolor=PAGE["light"], label="model τ·T(1) / (T(K+1) + T_draft)")
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
@@ -188,104 +193,3 @@ def _room_around(values: Sequence[float]) -> tuple[float, float]:
 def _model_row(model: SpeedupModel) -> tuple[Cell, ...]:
     seconds = (1e3 * model.step_s, 1e3 * model.verify_s, 1e3 * model.draft_s)
     return (model.drafter, model.tau, *seconds, model.predicted, model.measured, *ends(model.interval))
-
-
-PHASES = {
-    "prefill": "prefill_s",
-    "ingest": "draft_ingest_s",
-    "draft": "draft_s",
-    "verify": "verify_s",
-    "accept": "accept_s",
-    "append": "draft_append_s",
-    "other": "other_s",
-}
-"""Phase -> column of the row, in the order of a turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseStack:
-    """Where the time of an output token goes for one drafter."""
-
-    drafter: str
-    turns: int
-    seconds_per_token: dict[str, float | None]
-    """By phase; None if some turn did not measure it."""
-
-
-def phase_stacks(rows: Iterable[TurnRow]) -> list[PhaseStack]:
-    """Seconds per output token (prefill token included) in each phase, over the turns timed by phase.
-
-    Raises MeasurementError if the rows were measured under different conditions.
-    """
-    rows = list(rows)
-    metrics.one_condition(rows)
-    stacks = []
-    for drafter, own in metrics.by_drafter(metrics.counted(rows)).items():
-        timed = [row for row in own if row.verify_s is not None and row.output_tokens]
-        if timed:
-            tokens = sum(row.output_tokens or 0 for row in timed)
-            sums = {phase: _sum(timed, column) for phase, column in PHASES.items()}
-            per_token = {phase: None if total is None else total / tokens for phase, total in sums.items()}
-            stacks.append(PhaseStack(drafter, len(timed), per_token))
-    return stacks
-
-
-def _sum(rows: Sequence[TurnRow], column: str) -> float | None:
-    values = [getattr(row, column) for row in rows]
-    return None if None in values else float(sum(values))
-
-
-def phase_plot(rows: Iterable[TurnRow]) -> Plot | None:
-    """Stacked milliseconds per output token and drafter; None if no phase was timed."""
-    stacks = phase_stacks(rows)
-    if not stacks:
-        return None
-    return Plot(
-        name="phases",
-        title="Where the time of a token goes",
-        description=_phase_words(stacks),
-        columns=("drafter", *(f"{phase}, ms per token" for phase in PHASES), "turns"),
-        data=tuple(
-            (stack.drafter, *(_ms(stack.seconds_per_token[phase]) for phase in PHASES), stack.turns) for stack in stacks
-        ),
-        draw=partial(_draw_phases, stacks),
-    )
-
-
-def _draw_phases(stacks: Sequence[PhaseStack]) -> Figure:
-    figure, (axes,) = panels(height_in=1.6 + 0.42 * len(stacks))
-    places = range(len(stacks))
-    axes.set_yticks(places, [label(stack.drafter) for stack in stacks])
-    left = [0.0] * len(stacks)
-    for phase in PHASES:
-        widths = [1e3 * (stack.seconds_per_token[phase] or 0.0) for stack in stacks]
-        outline = MUTED if phase == "other" else PAGE["light"]
-        options = {"color": PHASE_COLOURS[phase], "edgecolor": outline, "linewidth": 0.6}
-        axes.barh(places, widths, left=left, height=0.62, label=phase, **options)  # type: ignore[arg-type]
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    for place, total in enumerate(left):
-        axes.text(total + 0.01 * max(left), place, f"{total:.1f}", va="center", color=INK)
-    axes.set_xlim(0, 1.12 * max(left) or 1)
-    axes.set_xlabel("milliseconds per output token")
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    legend_above(axes, columns=4)
-    return figure
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
-
-
-def _phase_words(stacks: Sequence[PhaseStack]) -> str:
-    totals = (f"{s.drafter} {1e3 * sum(v or 0 for v in s.seconds_per_token.values()):.1f}" for s in stacks)
-    gaps = [
-        f"{stack.drafter}: {', '.join(phase for phase, value in stack.seconds_per_token.items() if value is None)}"
-        for stack in stacks
-        if None in stack.seconds_per_token.values()
-    ]
-    missing = f" Not measured, and not drawn: {'; '.join(gaps)}." if gaps else ""
-    return (
-        f"Milliseconds per output token, stacked by phase: {'; '.join(totals)}. Greys are the target's work, oranges "
-        f"what the drafter costs (ingest and append are draft-KV maintenance), a bare outline is the harness.{missing}"
-    )

@@ -8,12 +8,15 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Cell, Plot, label, legend_above, panels
-from agentbench_spec.report.plots.palette import MUTED, Style, styles
+from agentbench_spec.report.plots.canvas import Plot, label, legend_above, multiples, panels
+from agentbench_spec.report.plots.marks import Cell, line, mark
+from agentbench_spec.report.plots.palette import INK, Style, styles
+from agentbench_spec.report.plots.whiskers import Whisker, draw_counts, draw_whiskers, name_octaves, separate
 from agentbench_spec.results import metrics
 from agentbench_spec.results.by_turn import tau_by_turn
-from agentbench_spec.results.intervals import Interval, tau_interval
-from agentbench_spec.results.metrics import BASELINE
+from agentbench_spec.results.derived.by_context import octave_of
+from agentbench_spec.results.intervals import Interval, ends, tau_interval
+from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.results.rows import TurnRow
 
 if TYPE_CHECKING:
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FAR = 1.5
-"""Bands are drawn up to this many times the lowest and highest τ; the numbers hold their ends."""
+"""Intervals are drawn up to this many times the lowest and highest τ; the numbers hold their ends."""
 _MANY_POINTS = 24
-"""Above this, points are drawn without markers."""
+"""Points of a panel above which they are drawn small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,12 @@ class TauPoint:
     interval: Interval | None
 
 
-def context_bucket(row: TurnRow) -> int | None:
-    """Octave of the prompt length: i stands for 2**i up to 2**(i+1) - 1 tokens; None where it was not recorded."""
-    return row.context_tokens.bit_length() - 1 if row.context_tokens else None
-
-
 def tau_points(
     rows: Iterable[TurnRow],
     bucket: Callable[[TurnRow], int | None],
     x: Callable[[TurnRow], float],
 ) -> list[TauPoint]:
-    """Pooled τ of every drafter but the baseline in every bucket that has a round.
+    """Pooled τ of every drafter but plain decoding in every bucket that has a round.
 
     Raises MeasurementError if the rows were measured under different conditions.
     """
@@ -58,7 +56,7 @@ def tau_points(
     metrics.one_condition(rows)
     groups: dict[tuple[str, int], list[TurnRow]] = {}
     for row in metrics.counted(rows):
-        if row.drafter != BASELINE and row.rounds and (found := bucket(row)) is not None:
+        if row.drafter not in (BASELINE, AGAIN) and row.rounds and (found := bucket(row)) is not None:
             groups.setdefault((row.drafter, found), []).append(row)
     return [
         _point(drafter, found, own, median(x(row) for row in own))
@@ -74,15 +72,16 @@ def _point(drafter: str, bucket: int, own: Sequence[TurnRow], x: float) -> TauPo
 
 def tau_against_context(rows: Iterable[TurnRow]) -> Plot | None:
     """Pooled τ in every octave of prompt length; None if no drafter has a round."""
-    points = tau_points(rows, context_bucket, lambda row: float(row.context_tokens or 0))
+    points = tau_points(rows, octave_of, lambda row: float(row.context_tokens or 0))
     return _plot(
         points,
         name="tau-context",
         title="τ against context length",
-        x_name="context, tokens (log scale)",
+        x_name="context, tokens",
         bucket_name=lambda bucket: f"{2**bucket:,} to {2 ** (bucket + 1) - 1:,}",
         buckets="octaves of prompt length",
-        log=True,
+        draw=_draw_contexts,
+        keyed=True,
     )
 
 
@@ -97,7 +96,7 @@ def tau_against_turn(rows: Iterable[TurnRow]) -> Plot | None:
         x_name="turn of the rollout",
         bucket_name=str,
         buckets="turns",
-        log=False,
+        draw=_draw_turns,
     )
     return None if plot is None else _with_matched(plot, points, rows)
 
@@ -121,7 +120,8 @@ def _plot(
     x_name: str,
     bucket_name: Callable[[int], str],
     buckets: str,
-    log: bool,
+    draw: Callable[[Sequence[TauPoint]], Figure],
+    keyed: bool = False,
 ) -> Plot | None:
     if not points:
         return None
@@ -129,90 +129,86 @@ def _plot(
         name=name,
         title=title,
         description=_words(points, buckets),
-        columns=("drafter", x_name.partition(" (")[0], "τ", "95 % low", "95 % high", "turns", "rollouts"),
+        columns=("drafter", x_name, "τ", "95 % low", "95 % high", "turns", "rollouts"),
         data=tuple(_row(point, bucket_name(point.bucket)) for point in points),
-        draw=partial(_draw_points, points, x_name, log),
+        draw=partial(draw, points),
+        keyed=keyed,
     )
 
 
-def _draw_points(points: Sequence[TauPoint], x_name: str, log: bool) -> Figure:
+def _draw_contexts(points: Sequence[TauPoint]) -> Figure:
     figure, (main, counts) = panels((4, 1), height_in=3.8)
-    looks = styles(point.drafter for point in points)
-    for drafter in dict.fromkeys(point.drafter for point in points):
-        _draw_drafter(main, [point for point in points if point.drafter == drafter], looks[drafter])
-    low, high = main.get_ylim()  # the band of two rollouts would leave no room for the lines
-    main.set_ylim(max(low, min(p.tau for p in points) / _FAR), min(high, max(p.tau for p in points) * _FAR))
-    _draw_counts(counts, points, log=log)
+    whiskers = [Whisker(own.drafter, own.bucket, own.tau, *ends(own.interval), row) for row, own in enumerate(points)]
+    draw_whiskers(main, whiskers, styles(own.drafter for own in points))
+    rollouts = _rollouts(points)
+    draw_counts(counts, range(len(rollouts)), list(rollouts.values()))
+    counts.set_ylabel("rollouts")
+    separate(counts, len(rollouts))
     main.set_ylabel("τ, tokens per round")
-    counts.set_xlabel(x_name)
+    name_octaves(counts, list(rollouts))
     legend_above(main)
     return figure
 
 
-def _draw_drafter(axes: Axes, own: Sequence[TauPoint], look: Style) -> None:
-    xs, ys = [point.x for point in own], [point.tau for point in own]
-    marker = look.marker if len(own) <= _MANY_POINTS else ""
-    axes.plot(xs, ys, color=look.colour, marker=marker, linestyle=look.dash, label=label(own[0].drafter))
-    known = [(point.x, point.interval) for point in own if point.interval is not None]
-    if len(known) > 1:
-        low, high = [i.low for _, i in known], [i.high for _, i in known]
-        axes.fill_between([x for x, _ in known], low, high, color=look.colour, alpha=0.15, linewidth=0)
-    elif known:
-        axes.vlines(known[0][0], known[0][1].low, known[0][1].high, color=look.colour, linewidth=1.2)
+def _rollouts(points: Sequence[TauPoint]) -> dict[int, tuple[int, int]]:
+    """Bucket, in order -> the most rollouts that a method has there, and the row of that method."""
+    found: dict[int, tuple[int, int]] = {}
+    for row, own in enumerate(points):
+        if own.rollouts > found.get(own.bucket, (0, 0))[0]:
+            found[own.bucket] = own.rollouts, row
+    return dict(sorted(found.items()))
 
 
-def _draw_counts(axes: Axes, points: Sequence[TauPoint], *, log: bool) -> None:
-    """Rollouts behind each bucket: where the right end rests on few, it says little."""
-    widest: dict[int, TauPoint] = {}
-    for point in points:
-        if point.bucket not in widest or point.rollouts > widest[point.bucket].rollouts:
-            widest[point.bucket] = point
-    heights = [point.rollouts for point in widest.values()]
-    if log:
-        starts = [2.0**bucket for bucket in widest]
-        axes.bar(starts, heights, width=[0.96 * start for start in starts], align="edge", color=MUTED)
-    else:
-        axes.bar(list(widest), heights, width=0.7, color=MUTED)
-    axes.set_ylabel("rollouts")
-    axes.set_ylim(0, max(heights) * 1.25)
-    axes.locator_params(axis="y", nbins=2, integer=True)
-    if log:
-        _log_axis(axes, [point.bucket for point in points])
-    else:
-        axes.locator_params(axis="x", integer=True, nbins=10)
+def _draw_turns(points: Sequence[TauPoint]) -> Figure:
+    """A panel a method, and one for the rollouts behind each turn: no interval hides another's."""
+    drafters = list(dict.fromkeys(own.drafter for own in points))
+    figure, (*axes, counts) = multiples(len(drafters) + 1, same_y=False)
+    looks, limits = styles(drafters), _limits(points)
+    room = 0.06 * (limits[1] - limits[0]) or 0.1
+    for panel, drafter in zip(axes, drafters, strict=True):
+        own = [(row, point) for row, point in enumerate(points) if point.drafter == drafter]
+        _draw_drafter(panel, own, looks[drafter], limits)
+        panel.set_title(label(drafter), loc="left", fontsize=10, color=INK, pad=3)
+        panel.set_ylim(limits[0] - room, limits[1] + room)
+    rollouts = _rollouts(points)
+    draw_counts(counts, list(rollouts), list(rollouts.values()))
+    counts.set_title("rollouts behind each turn", loc="left", fontsize=10, color=INK, pad=3)
+    counts.locator_params(axis="x", integer=True, nbins=8)
+    counts.set_xlim(min(rollouts) - 0.7, max(rollouts) + 0.7)
+    figure.supylabel("τ, tokens per round", fontsize=10, color=INK)
+    figure.supxlabel("turn of the rollout", fontsize=10, color=INK)
+    return figure
 
 
-def _log_axis(axes: Axes, buckets: Sequence[int]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    axes.set_xscale("log", base=2)
-    edges = range(min(buckets), max(buckets) + 2)
-    axes.set_xlim(2 ** edges[0], 2 ** edges[-1])
-    axes.xaxis.set_major_locator(FixedLocator([2.0**edge for edge in edges]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tokens_text(value)))
+def _limits(points: Sequence[TauPoint]) -> tuple[float, float]:
+    """What of the y axis is drawn: an interval of two rollouts would leave no room for the values."""
+    lows = [own.interval.low if own.interval else own.tau for own in points]
+    highs = [own.interval.high if own.interval else own.tau for own in points]
+    values = [own.tau for own in points]
+    return max(min(lows), min(values) / _FAR), min(max(highs), max(values) * _FAR)
 
 
-def tokens_text(tokens: float) -> str:
-    """A token count for an axis: 512, 1K, 32K, 1M, in powers of 1024 where it is one."""
-    whole = round(tokens)
-    for size, letter in ((1 << 20, "M"), (1 << 10, "K")):
-        if whole >= size and whole % size == 0:
-            return f"{whole // size}{letter}"
-    return f"{whole:,}"
+def _draw_drafter(axes: Axes, own: Sequence[tuple[int, TauPoint]], look: Style, limits: tuple[float, float]) -> None:
+    xs, ys = [point.x for _, point in own], [point.tau for _, point in own]
+    line(axes.plot(xs, ys, color=look.colour, linewidth=1.2), own[0][0])
+    for row, point in own:
+        if point.interval is not None:
+            low, high = (min(max(end, limits[0]), limits[1]) for end in ends(point.interval) if end is not None)
+            mark(axes.vlines(point.x, low, high, color=look.colour, linewidth=1.2, alpha=0.6), row)
+        size = 4.5 if len(own) <= _MANY_POINTS else 2.5
+        mark(axes.plot(point.x, point.tau, look.marker, color=look.colour, markersize=size), row)
 
 
 def _row(point: TauPoint, bucket: str) -> tuple[Cell, ...]:
-    low, high = (point.interval.low, point.interval.high) if point.interval else (None, None)
-    return point.drafter, bucket, point.tau, low, high, point.turns, point.rollouts
+    return point.drafter, bucket, point.tau, *ends(point.interval), point.turns, point.rollouts
 
 
 def _words(points: Sequence[TauPoint], buckets: str) -> str:
-    ends = []
+    told = []
     for drafter in dict.fromkeys(point.drafter for point in points):
         own = [point for point in points if point.drafter == drafter]
-        ends.append(f"{drafter} from {own[0].tau:.2f} in the first to {own[-1].tau:.2f} in the last")
+        told.append(f"{drafter} from {own[0].tau:.2f} in the first to {own[-1].tau:.2f} in the last")
     return (
-        f"Pooled τ over {buckets}: {'; '.join(ends)}. Bands are 95 % intervals clustered by rollout; "
-        "the bars below count the rollouts behind each point."
+        f"Pooled τ over {buckets}: {'; '.join(told)}. Upright lines are 95 % intervals clustered by rollout; one that "
+        "leaves the panel is cut there. Bars count the rollouts behind each value."
     )
