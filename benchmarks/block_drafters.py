@@ -5,7 +5,7 @@
 Random weights of SmolLM2-135M's shape with five draft layers, fp32 on the CPU; the adapters load them as a checkpoint.
 Both sides draft the same rounds, in turn, so that a busy machine slows both; the tokens must be equal. At batch 4 the
 straightforward side runs its four sequences one after the other. "The engine's linears" are the ones it gives the
-target (agentbench_spec.engine.linear), here given to the draft net too. The last line is one JSON object.
+target (agentbench_spec.engine.cpu.linear), here given to the draft net too. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agentbench_spec.drafting import Drafter, Span, TargetInfo
-from agentbench_spec.engine.linear import accelerate
+from agentbench_spec.engine.cpu.linear import accelerate
 from agentbench_spec.errors import MeasurementError
 
 COMMITTED = 3

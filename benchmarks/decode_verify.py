@@ -15,7 +15,8 @@ import time
 
 import torch
 
-from agentbench_spec.engine import linear, loading
+from agentbench_spec.engine import loading
+from agentbench_spec.engine.cpu import linear
 from agentbench_spec.engine.target import Target
 from agentbench_spec.runs.card import measure_card
 

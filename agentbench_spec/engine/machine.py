@@ -1,4 +1,4 @@
-"""The machine a run is made on: its facts for the manifest, and the memory bandwidth a baseline is judged by."""
+"""The machine a run is made on: its facts, the memory bandwidth a baseline is judged by, other work on its cores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+_STAT = Path("/proc/stat")
 
 
 def host_facts() -> dict[str, Any]:
@@ -21,7 +23,7 @@ def host_facts() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "ram_bytes": _ram_bytes(),
@@ -39,7 +41,8 @@ def machine_id(device: torch.device) -> str:
     return hashlib.sha256("/".join(parts).encode()).hexdigest()[:8]
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The CPU by the name it gives itself; None if it gives none."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
@@ -138,3 +141,49 @@ def kernels_of(work: Callable[[], object]) -> int:
         torch.cuda.synchronize()
     ran = [event for event in profile.events() if event.device_type.name == "CUDA"]
     return sum(not event.name.startswith(("Memcpy", "Memset")) for event in ran)
+
+
+class Reading(NamedTuple):
+    """Seconds by the kernel's counters, read at one moment."""
+
+    now_s: float
+    busy_s: float
+    """Of all cores, for whomever."""
+    own_s: float
+    """Of them, for this process and its children that ended."""
+    steal_s: float = 0.0
+    """Of them, for other machines on the same hardware."""
+
+
+def cores_between(began: Reading | None, ended: Reading | None) -> float | None:
+    """Mean cores that others kept busy between two readings; None without them."""
+    if began is None or ended is None or ended.now_s <= began.now_s:
+        return None
+    others_s = (ended.busy_s - began.busy_s) - (ended.own_s - began.own_s)
+    return round(max(others_s / (ended.now_s - began.now_s), 0.0), 3)  # the kernel counts in ticks: never below 0
+
+
+class OtherWork:
+    """Cores that other work kept busy: `with OtherWork() as other: ...; other.cores`."""
+
+    cores: float | None = None
+    """Mean over the time inside; None where the system does not tell, or nothing was timed."""
+
+    def __enter__(self) -> OtherWork:
+        self._began = reading()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.cores = cores_between(self._began, reading())
+
+
+def reading() -> Reading | None:
+    """The counters now; None where the system does not tell."""
+    try:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, _STAT.read_text().split(maxsplit=9)[1:9])
+    except (OSError, ValueError):
+        return None
+    own, ticks = os.times(), os.sysconf("SC_CLK_TCK")
+    busy_s = (user + nice + system + irq + softirq + steal) / ticks
+    own_s = own.user + own.system + own.children_user + own.children_system
+    return Reading(time.perf_counter(), busy_s, own_s, steal / ticks)

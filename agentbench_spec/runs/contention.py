@@ -9,51 +9,17 @@ computes on it.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from agentbench_spec.engine.machine import cores_between, reading
 from agentbench_spec.runs.gpu_state import gpu_state
 
-_STAT, _PRESSURE, _TASKS = Path("/proc/stat"), Path("/proc/pressure"), Path("/proc/self/task")
+_PRESSURE, _TASKS = Path("/proc/pressure"), Path("/proc/self/task")
 _SHARE = 0.25
 """Part of what we need that others may take before clocks are called doubtful."""
-
-
-class Reading(NamedTuple):
-    """Seconds by the kernel's counters, read at one moment."""
-
-    now_s: float
-    busy_s: float
-    """Of all cores, for whomever."""
-    own_s: float
-    """Of them, for this process and its children that ended."""
-    steal_s: float = 0.0
-    """Of them, for other machines on the same hardware."""
-
-
-def cores_between(began: Reading | None, ended: Reading | None) -> float | None:
-    """Mean cores that others kept busy between two readings; None without them."""
-    if began is None or ended is None or ended.now_s <= began.now_s:
-        return None
-    others_s = (ended.busy_s - began.busy_s) - (ended.own_s - began.own_s)
-    return round(max(others_s / (ended.now_s - began.now_s), 0.0), 3)  # the kernel counts in ticks: never below 0
-
-
-class OtherWork:
-    """Cores that other work kept busy: `with OtherWork() as other: ...; other.cores`."""
-
-    cores: float | None = None
-    """Mean over the time inside; None where the system does not tell, or nothing was timed."""
-
-    def __enter__(self) -> OtherWork:
-        self._began = _reading()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.cores = cores_between(self._began, _reading())
 
 
 class Noise:
@@ -65,11 +31,11 @@ class Noise:
         """The columns of a row that say so; a value that the system does not tell is None."""
 
     def __enter__(self) -> Noise:
-        self._began, self._waits = _reading(), _waits()
+        self._began, self._waits = reading(), _waits()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        began, ended, waits = self._began, _reading(), _waits()
+        began, ended, waits = self._began, reading(), _waits()
         steal_s = None if began is None or ended is None else _passed(began.steal_s, ended.steal_s)
         self.fields = {
             **{name: _passed(self._waits[name], now) for name, now in waits.items()},
@@ -98,18 +64,6 @@ def note(cores: float | None) -> str:
 def _passed(before: float | None, after: float | None) -> float | None:
     """Seconds between two readings; threads that ended take theirs with them, so never below 0."""
     return None if before is None or after is None else round(max(after - before, 0.0), 6)
-
-
-def _reading() -> Reading | None:
-    """The counters now; None where the system does not tell."""
-    try:
-        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, _STAT.read_text().split(maxsplit=9)[1:9])
-    except (OSError, ValueError):
-        return None
-    own, ticks = os.times(), os.sysconf("SC_CLK_TCK")
-    busy_s = (user + nice + system + irq + softirq + steal) / ticks
-    own_s = own.user + own.system + own.children_user + own.children_system
-    return Reading(time.perf_counter(), busy_s, own_s, steal / ticks)
 
 
 def _waits() -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from typing import Any
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.adaptive import RoundCost
-from agentbench_spec.engine.machine import host_facts
+from agentbench_spec.engine.machine import OtherWork, host_facts
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import Stopwatch
@@ -32,7 +32,7 @@ from agentbench_spec.rollouts.toolcalls.families import family_of
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
 from agentbench_spec.runs.all_rollouts import replay_all
 from agentbench_spec.runs.card import Card, measure_card
-from agentbench_spec.runs.contention import OtherWork, doubtful, note
+from agentbench_spec.runs.contention import doubtful, note
 from agentbench_spec.runs.graph_mode import open_all
 from agentbench_spec.runs.replay import Replayer, rehearsal_tokens
 from agentbench_spec.runs.round_costs import as_dict

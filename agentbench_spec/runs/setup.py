@@ -15,7 +15,8 @@ from torch import nn
 from agentbench_spec import plugins
 from agentbench_spec.config import ReplayConfig, RunConfig
 from agentbench_spec.drafting import Drafter
-from agentbench_spec.engine import embedded, linear, loading
+from agentbench_spec.engine import embedded, loading
+from agentbench_spec.engine.cpu import linear
 from agentbench_spec.engine.machine import machine_id, without_plans
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling

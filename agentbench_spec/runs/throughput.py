@@ -10,7 +10,7 @@ from typing import Any
 from agentbench_spec.config import RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.batching import Pass, Request, Server, free_memory_bytes, row_bytes, rows_that_fit
-from agentbench_spec.engine.machine import host_facts
+from agentbench_spec.engine.machine import OtherWork, host_facts
 from agentbench_spec.engine.session import Session
 from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import clocks
@@ -30,7 +30,7 @@ from agentbench_spec.results.throughput.pass_rows import (
 from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer
 from agentbench_spec.runs.card import measure_card
-from agentbench_spec.runs.contention import OtherWork, doubtful
+from agentbench_spec.runs.contention import doubtful
 from agentbench_spec.runs.fill import describe
 from agentbench_spec.runs.graph_mode import capture_rounds, static_rounds
 from agentbench_spec.runs.presets import ThroughputPreset

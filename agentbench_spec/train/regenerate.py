@@ -14,7 +14,8 @@ from pathlib import Path
 
 from agentbench_spec import plugins
 from agentbench_spec.bars import Bar
-from agentbench_spec.engine import embedded, linear, loading
+from agentbench_spec.engine import embedded, loading
+from agentbench_spec.engine.cpu import linear
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import RowSampler, Sampling, generator
 from agentbench_spec.engine.session import Session

@@ -11,14 +11,13 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from agentbench_spec.drafting import ConfigError, TargetInfo
 
 from .chain import Attend
 from .checkpoint import Checkpoint, alias_frozen_copies, check_fits, load_strictly
 from .eagle3_layouts import Eagle3Config, Eagle3Shape, check_taps, infer_shape, read_shapes, rename
-from .qwen3 import Attention, Geometry, Mlp, RMSNorm, Rope, Rotary, lay_end_to_end, rms_norm, rotate
+from .qwen3 import Attention, Geometry, Mlp, RMSNorm, Rope, Rotary, frozen_linear, joined, rms_norm, rotate
 
 Net = TypeVar("Net", bound="Eagle3Net")
 
@@ -66,17 +65,17 @@ class Eagle3Net(nn.Module):
         self.target_ids: Tensor | None = None
 
     def prepare(self, target: TargetInfo) -> None:
-        """After loading: settle tables and vocabulary, and lay weights end to end."""
+        """After loading: settle tables and vocabulary, and join projections that always run together."""
         self.settle(target)
         layer = self._layer
         attention = layer.self_attn
         self._key_gain = attention.k_norm.get_parameter("weight").detach() if self.qk_norm else None
-        self._qkv = lay_end_to_end([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._gate_up = lay_end_to_end([layer.mlp.gate_proj, layer.mlp.up_proj])
-        # plain tensors: looking modules and parameters up at every step costs as much as a small step itself
-        self._out, self._down = attention.o_proj.weight.detach(), layer.mlp.down_proj.weight.detach()
+        self.qkv = joined([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.kv = frozen_linear(self.qkv.weight.detach()[self.geometry.num_heads * self.geometry.head_dim :])
+        del attention.q_proj, attention.k_proj, attention.v_proj
+        layer.mlp.join()
+        # plain tensors: looking parameters up at every step costs time
         self._post_gain, self._final_gain = layer.post_attention_layernorm.weight.detach(), self.norm.weight.detach()
-        self._kv = self._qkv[self.geometry.num_heads * self.geometry.head_dim :]
         self._pair_gain = torch.stack((layer.input_layernorm.weight, layer.hidden_norm.weight))
         if self._key_gain is not None:
             q_gain = attention.q_norm.get_parameter("weight").expand(self.geometry.num_heads, -1)
@@ -118,7 +117,7 @@ class Eagle3Net(nn.Module):
         """features [B, n, H], the tokens after them [B, n], positions [B, n] -> keys, values [B, n, Nkv, d]."""
         pair = torch.stack((self.embed(token_ids), features), 2)
         normed = rms_norm(pair, self._pair_gain, self.geometry.rms_norm_eps).flatten(2)
-        heads = F.linear(normed, self._kv).view(*token_ids.shape, 2, -1, self.geometry.head_dim)
+        heads = self.kv(normed).view(*token_ids.shape, 2, -1, self.geometry.head_dim)
         keys, values = heads.unbind(2)
         if self._key_gain is not None:
             keys = rms_norm(keys, self._key_gain, self.geometry.rms_norm_eps)
@@ -135,9 +134,8 @@ class Eagle3Net(nn.Module):
         normed = rms_norm(torch.stack((self.embed(token_ids), hidden), 1), self._pair_gain, eps)
         mixed = attend(*self._queries_keys_values(normed.flatten(1), rope))
         residual = normed[:, 1] if self.config.norm_before_residual else hidden
-        residual = residual + F.linear(mixed.flatten(1), self._out)
-        gate, up = F.linear(rms_norm(residual, self._post_gain, eps), self._gate_up).chunk(2, -1)
-        raw = residual + F.linear(F.silu(gate) * up, self._down)
+        residual = residual + self._layer.self_attn.o_proj(mixed.flatten(1))
+        raw = residual + self._layer.mlp(rms_norm(residual, self._post_gain, eps))
         out = rms_norm(raw, self._final_gain, eps)
         logits = self.lm_head(out if self.config.norm_logits else raw)
         return (out if self.config.feed_back_normed else raw), logits
@@ -145,7 +143,7 @@ class Eagle3Net(nn.Module):
     def _queries_keys_values(self, pair: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """pair [B, 2H] -> queries [B, Nq, 1, d], keys and values [B, Nkv, 1, d]."""
         geometry = self.geometry
-        heads = F.linear(pair, self._qkv).view(len(pair), -1, 1, geometry.head_dim)
+        heads = self.qkv(pair).view(len(pair), -1, 1, geometry.head_dim)
         queries_keys = geometry.num_heads + geometry.num_kv_heads
         turned, values = heads[:, :queries_keys], heads[:, queries_keys:]
         if self.qk_norm:

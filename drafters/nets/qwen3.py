@@ -293,18 +293,6 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
-def lay_end_to_end(linears: Sequence[nn.Linear]) -> Tensor:
-    """Move the weights of bias-free linears into one tensor, each linear keeping a view of its part.
-
-    Returns that tensor [sum of outputs, input]: one matrix product then does the work of all, at no extra memory.
-    """
-    end_to_end = torch.cat([linear.weight.detach() for linear in linears])
-    parts = torch.split(end_to_end, [linear.out_features for linear in linears])
-    for linear, part in zip(linears, parts, strict=True):
-        linear.weight = nn.Parameter(part, requires_grad=False)
-    return end_to_end
-
-
 def joined(linears: Sequence[nn.Linear]) -> nn.Linear:
     """One linear that computes what these bias-free ones do, their outputs end to end."""
     return frozen_linear(torch.cat([linear.weight.detach() for linear in linears]))

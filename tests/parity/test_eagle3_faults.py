@@ -28,7 +28,8 @@ def _flag(**flags: bool) -> Callable[[Eagle3Drafter], None]:
 
 def _swap_concatenation(drafter: Eagle3Drafter) -> None:
     """Feature half before embedding half, in queries, keys and values alike."""
-    drafter.net._qkv.copy_(drafter.net._qkv.roll(drafter.net.geometry.hidden_size, 1))
+    weight = drafter.net.qkv.weight
+    weight.copy_(weight.roll(drafter.net.geometry.hidden_size, 1))
 
 
 def _without_hidden_norm(drafter: Eagle3Drafter) -> None:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from agentbench_spec.runs.contention import OtherWork, Reading, cores_between, doubtful
+from agentbench_spec.engine.machine import OtherWork, Reading, cores_between
+from agentbench_spec.runs.contention import doubtful
 
 CPU = torch.device("cpu")
 

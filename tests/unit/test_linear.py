@@ -12,9 +12,8 @@ from tinymodels import tiny
 from torch import nn
 from torch.nn import functional as F
 
-from agentbench_spec.engine.linear import (
+from agentbench_spec.engine.cpu.linear import (
     BLOCK_ROWS,
-    CACHE_FILE,
     ONE_TOKEN,
     STOCK,
     Choice,
@@ -23,6 +22,7 @@ from agentbench_spec.engine.linear import (
     kernels_of,
     packing_available,
 )
+from agentbench_spec.engine.cpu.race import CACHE_FILE, Evidence
 from agentbench_spec.testing import toy_model
 
 
@@ -131,6 +131,29 @@ def test_one_models_choice_does_not_push_out_anothers(tmp_path: Path) -> None:
     assert model_and_cache(tmp_path)[1] == dict.fromkeys(SHAPES, Choice("halves", "packed", 8))
 
 
+def test_every_choice_says_how_it_came_about(tmp_path: Path) -> None:
+    """Fails if a manifest cannot tell what the race measured, on a machine how busy, or the file drops it."""
+    _, choices = model_and_cache(tmp_path)
+    [(key, kept)] = json.loads((tmp_path / CACHE_FILE).read_text()).items()
+    assert f"{torch.get_num_threads()} threads" in key and torch.__version__ in key
+    for shape, choice in choices.items():
+        assert choice.evidence is not None and choice.evidence.races == 1
+        assert set(choice.evidence.us) == {"1", *map(str, BLOCK_ROWS)} and set(choice.evidence.us["1"]) == set(
+            ONE_TOKEN
+        )
+        assert kept[shape] == choice.as_dict()
+
+
+def test_a_choice_of_a_busy_machine_is_raced_again_and_then_final(tmp_path: Path) -> None:
+    """Fails if what was picked beside other work stays forever, or a machine that is never quiet races in every run."""
+    model_and_cache(tmp_path)
+    for raced, again in ((1, 2), (2, 3), (3, 3)):
+        force(tmp_path, Choice("linear", "linear", 0, Evidence({}, 1.5, raced)))
+        assert {c.evidence.races for c in model_and_cache(tmp_path)[1].values() if c.evidence} == {again}
+    force(tmp_path, Choice("halves", "packed", 8, Evidence({}, 0.1, 1)))
+    assert model_and_cache(tmp_path)[1] == dict.fromkeys(SHAPES, Choice("halves", "packed", 8))
+
+
 DAMAGE = (
     "",
     "{",
@@ -142,6 +165,8 @@ DAMAGE = (
     '{"KEY": {"32 x 32": {}}}',
     '{"KEY": {"32 x 32": {"colour": "red"}}}',
     '{"KEY": {"32 x 32": {"block": "packed", "block_up_to_rows": "many"}}}',
+    '{"KEY": {"32 x 32": {"evidence": {"us": {}, "other_cores": 0.1, "races": "many"}}}}',
+    '{"KEY": {"32 x 32": {"evidence": 7}}}',
 )
 """Cut, of another kind, incomplete, or of another version; KEY stands for this machine and model."""
 

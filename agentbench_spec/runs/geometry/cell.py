@@ -17,6 +17,7 @@ from agentbench_spec.config import ReplayConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine.batching import free_memory_bytes, row_bytes
 from agentbench_spec.engine.loop import Turn, step
+from agentbench_spec.engine.machine import OtherWork
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import GREEDY, RowSampler
 from agentbench_spec.engine.spans import on_device, span_of
@@ -26,7 +27,6 @@ from agentbench_spec.engine.target import Evaluated, Target
 from agentbench_spec.engine.timing import Clock, Stopwatch, Times, clocks, resolve_mode
 from agentbench_spec.plugins import load_drafter
 from agentbench_spec.results.metrics import BASELINE
-from agentbench_spec.runs.contention import OtherWork
 from agentbench_spec.runs.geometry.geometry_rows import GeometryRow
 from agentbench_spec.runs.geometry.published_shapes import Draft
 from agentbench_spec.runs.geometry.random_models import random_drafter

@@ -2,19 +2,17 @@
 
 A decode step reads every weight once, so it should run at memory speed; verifying 8 tokens reads them once too and
 should cost little more. Stock thin-matrix kernels miss both on some machines. Which kernel wins differs from machine
-to machine and from shape to shape, so `accelerate` times the candidates on the model's own layers and keeps the
+to machine and from shape to shape, so `accelerate` races the candidates on the model's own layers and keeps the
 fastest for one token and for a block. Every candidate computes the same product; only the order of additions differs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agentbench_spec.engine.machine import host_facts
-from agentbench_spec.results.provenance import write_json_atomic
-
-log = logging.getLogger(__name__)
+from agentbench_spec.engine.cpu.race import Evidence, Halves, keep, kept_outcomes, laps, machine_key, winner
+from agentbench_spec.engine.machine import OtherWork
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -35,8 +31,8 @@ BLOCK = ("linear", "packed")
 """Candidates for a few input rows."""
 BLOCK_ROWS = (8, 32, 128)
 """Block widths raced; the packed kernel is used up to the widest at which, and below which, it still wins."""
-_MARGIN = 0.95
-CACHE_FILE = "kernels.json"
+_LAPS = {1: 10, 8: 10, 32: 4, 128: 4}
+"""Laps of a race, by input rows: few where a lap takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +43,8 @@ class Choice:
     block: str = "linear"
     block_up_to_rows: int = 0
     """Widest input the block kernel is used for; wider ones take F.linear."""
+    evidence: Evidence | None = field(default=None, compare=False)
+    """How it came about; None: it was not raced."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest."""
@@ -105,19 +103,20 @@ class FastLinear(nn.Module):
 def accelerate(model: nn.Module, cache: Path | None = None) -> dict[str, Choice]:
     """Replace the linears of an fp32 CPU model by the fastest kernels of this machine.
 
-    cache: folder that remembers the choice per machine, torch build and model, so that later runs use the same
-    kernels; delete kernels.json there to race anew.
+    cache: folder that remembers the choice per CPU, threads, torch build and model, so that later runs use the same
+    kernels; delete kernels.json there to race anew. A choice made while other work kept the machine busy is raced again
+    by the next run, and changed only if it is clearly beaten.
     Returns the choice for each weight shape, "out x in"; empty for any other model, which is left alone.
     """
     linears = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     if any(m.weight.dtype != torch.float32 or m.weight.device.type != "cpu" for m in linears.values()):
         return {}
     kernels = {name: kernels_of(linear) for name, linear in linears.items()}
-    key = _machine_key(linears.values())
-    choices = _remembered(cache, key)
-    if not choices.keys() >= {_shape(linear) for linear in linears.values()}:
-        choices = _choose(list(linears.values()), list(kernels.values()))
-    _remember(cache, key, choices)
+    key = _key(linears.values())
+    choices, wanted = _remembered(cache, key), {_shape(linear) for linear in linears.values()}
+    if not choices.keys() >= wanted or any(c.evidence and not c.evidence.final for c in choices.values()):
+        choices = _choose(list(linears.values()), list(kernels.values()), choices)
+    keep(cache, key, {shape: choice.as_dict() for shape, choice in choices.items()})
     for name, linear in linears.items():
         choice = choices[_shape(linear)]
         if choice != STOCK:
@@ -126,94 +125,76 @@ def accelerate(model: nn.Module, cache: Path | None = None) -> dict[str, Choice]
     return choices
 
 
-def _machine_key(linears: Iterable[nn.Linear]) -> str:
-    """What a choice depends on: CPU, threads, torch build, and the layers in order."""
+def _key(linears: Iterable[nn.Linear]) -> str:
     shapes = sorted(Counter(map(_shape, linears)).items())
-    facts = (host_facts()["cpu"], torch.get_num_threads(), torch.__version__, shapes)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
+    return machine_key(f"linears {hashlib.sha256(repr(shapes).encode()).hexdigest()[:12]}")
 
 
 def _remembered(cache: Path | None, key: str) -> dict[str, Choice]:
     try:
-        return {shape: _as_choice(kept) for shape, kept in _kept_choices(cache).get(key, {}).items()}
+        return {shape: _as_choice(kept) for shape, kept in kept_outcomes(cache).get(key, {}).items()}
     except (TypeError, AttributeError):
         return {}  # a damaged entry is raced anew and overwritten
 
 
-def _kept_choices(cache: Path | None) -> dict[str, Any]:
-    """Everything the cache file holds, by machine and model; empty if there is none or it is damaged."""
-    if cache is None:
-        return {}
-    try:
-        kept = json.loads((cache / CACHE_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
-
-
 def _as_choice(kept: dict[str, Any]) -> Choice:
-    choice = Choice(**kept)
+    choice = Choice(**{**kept, "evidence": Evidence.read(kept.get("evidence"))})
     if not isinstance(choice.block_up_to_rows, int):
         raise TypeError("block_up_to_rows is a count")
     return choice
-
-
-def _remember(cache: Path | None, key: str, choices: dict[str, Choice]) -> None:
-    """Add the choices to the cache file; a folder that cannot be written only means racing again next time."""
-    if cache is None or _remembered(cache, key) == choices:
-        return
-    kept = _kept_choices(cache) | {key: {shape: choice.as_dict() for shape, choice in choices.items()}}
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(cache / CACHE_FILE, kept)
-    except OSError as error:
-        log.warning("cannot remember kernels in %s: %s", cache, error)
 
 
 def _shape(linear: nn.Linear) -> str:
     return f"{linear.out_features} x {linear.in_features}"
 
 
-def _choose(linears: Sequence[nn.Linear], kernels: Sequence[dict[str, Kernel]]) -> dict[str, Choice]:
-    """The fastest kernels for each weight shape."""
-    one = _race(linears, kernels, ONE_TOKEN, rows=1)
-    blocks = {rows: _race(linears, kernels, BLOCK, rows=rows) for rows in BLOCK_ROWS}
-    choices = {}
-    for shape, one_token in one.items():
+def _choose(
+    linears: Sequence[nn.Linear], kernels: Sequence[dict[str, Kernel]], before: Mapping[str, Choice]
+) -> dict[str, Choice]:
+    """The fastest kernels for each weight shape; before: the incumbents, stock where there are none."""
+    with OtherWork() as other:
+        contests = {1: _race(linears, kernels, ONE_TOKEN, rows=1)}
+        contests |= {rows: _race(linears, kernels, BLOCK, rows=rows) for rows in BLOCK_ROWS}
+    choices, many = {}, Counter(map(_shape, linears))
+    for shape, count in many.items():
+        held = before.get(shape, STOCK)
         up_to = 0
         for rows in BLOCK_ROWS:
-            if blocks[rows][shape] != "packed":
+            if winner(contests[rows][shape], held.block if rows <= held.block_up_to_rows else BLOCK[0]) != "packed":
                 break
             up_to = rows
-        choices[shape] = Choice(one_token, "packed" if up_to else "linear", up_to)
+        us = {
+            str(rows): {name: round(1e6 * min(halves) / count, 1) for name, halves in contest[shape].items()}
+            for rows, contest in contests.items()
+        }
+        evidence = Evidence(us, other.cores, 1 + (held.evidence.races if held.evidence else 0))
+        one_token = winner(contests[1][shape], held.one_token)
+        choices[shape] = Choice(one_token, "packed" if up_to else "linear", up_to, evidence)
     return choices
 
 
 def _race(
     linears: Sequence[nn.Linear], kernels: Sequence[dict[str, Kernel]], names: Sequence[str], *, rows: int
-) -> dict[str, str]:
-    """For each weight shape the fastest of `names` at `rows` input rows.
-
-    Every run walks the whole model, as decoding does, so that weights come from where they come from then; each
-    layer's best of three counts: what the machine can do, not what else it was doing.
-    """
+) -> dict[str, dict[str, Halves]]:
+    """For each weight shape and kernel of `names`, seconds at `rows` input rows, summed over the shape's layers."""
     inputs = {linear.in_features: torch.randn(1, rows, linear.in_features) for linear in linears}
-    spent_s: dict[str, dict[str, float]] = {_shape(linear): {} for linear in linears}
+
+    def walk(name: str) -> list[float]:
+        spent = []
+        for linear, own in zip(linears, kernels, strict=True):
+            kernel, x = own.get(name, own["linear"]), inputs[linear.in_features]
+            began_s = time.perf_counter()
+            kernel(x)
+            spent.append(time.perf_counter() - began_s)
+        return spent
+
     with torch.inference_mode():
-        for name in names:
-            best_s = [float("inf")] * len(linears)
-            for _ in range(3):
-                for i, linear in enumerate(linears):
-                    kernel, x = kernels[i].get(name, kernels[i]["linear"]), inputs[linear.in_features]
-                    began_s = time.perf_counter()
-                    kernel(x)
-                    best_s[i] = min(best_s[i], time.perf_counter() - began_s)
-            for linear, seconds in zip(linears, best_s, strict=True):
-                shape = spent_s[_shape(linear)]
-                shape[name] = shape.get(name, 0.0) + seconds
-    return {shape: _winner(times, names[0]) for shape, times in spent_s.items()}
+        best = laps(walk, names, _LAPS[rows])
+    shapes = [_shape(linear) for linear in linears]
+    return {
+        shape: {name: tuple(_total(h, shapes, shape) for h in own) for name, own in best.items()} for shape in shapes
+    }
 
 
-def _winner(times_s: dict[str, float], incumbent: str) -> str:
-    best = min(times_s, key=lambda name: times_s[name])
-    return best if times_s[best] < _MARGIN * times_s[incumbent] else incumbent
+def _total(seconds: Sequence[float], shapes: Sequence[str], shape: str) -> float:
+    return sum(s for s, own in zip(seconds, shapes, strict=True) if own == shape)
