@@ -28,7 +28,7 @@ from agentbench_spec.report.grids import (
     summary_grid,
 )
 from agentbench_spec.report.live_grids import live_grids
-from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all, not_drawn
+from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all, drawn
 from agentbench_spec.report.plots.canvas import theme_colour, theme_css
 from agentbench_spec.report.plots.marks import series_of
 from agentbench_spec.report.plots.palette import GLYPHS, styles
@@ -84,6 +84,8 @@ class Section:
     notes: tuple[str, ...]
     live: tuple[Grid, ...]
     panels: tuple[Panel, ...]
+    """Figures that stand below the findings."""
+    more_panels: tuple[Panel, ...]
     not_drawn: tuple[str, ...]
     """What the figures that are missing would need."""
     excluded: tuple[Grid, Grid] | None
@@ -169,24 +171,35 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _section(anchor: str, name: str, manifest: Mapping[str, Any], rows: Sequence[TurnRow], summary: Summary) -> Section:
+    figures, own = drawn(rows), heading(name, manifest, baseline_step_s(rows))
     return Section(
         anchor=anchor,
-        heading=heading(name, manifest, baseline_step_s(rows)),
+        heading=own,
         verdict=_verdict(manifest, summary, rows),
         measured_on=measured_on(rows),
-        findings=tuple(findings(rows, summary, **counting(manifest))),
+        findings=(*findings(rows, summary, **counting(manifest)), *_baseline(own)),
         conditions=tuple(conditions(manifest, rows)),
         summary=summary_grid(summary),
         notes=(*clock_lines(rows), *notes(summary), *map(str, manifest.get("notes") or ())),
         live=live_grids(rows),
-        panels=_panels(draw_all(rows), f"{anchor}-"),
-        not_drawn=tuple(not_drawn(rows)),
+        panels=_panels(figures.first, f"{anchor}-"),
+        more_panels=_panels(figures.more, f"{anchor}-"),
+        not_drawn=tuple(figures.missing),
         excluded=excluded_grids(rows),
         lossless=lossless_grid(summary),
         divergences=divergence_grid(rows),
         calls=calls_grid(summary, live=rows[0].history_mode == "live"),
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False),
     )
+
+
+def _baseline(own: Heading) -> Iterable[Finding]:
+    """How near the baseline is to the speed of the memory, where that was measured; the card has the rest."""
+    if own.ceiling is not None:
+        near = (
+            f"Plain decoding, which speed-ups are over, runs at {_percent(own.ceiling)} of the speed the memory allows."
+        )
+        yield Finding("Baseline", near)
 
 
 def _verdict(manifest: Mapping[str, Any], summary: Summary, rows: Sequence[TurnRow]) -> tuple[str, str] | None:

@@ -23,9 +23,9 @@ from agentbench_spec.report.plots import (
     ThroughputPoint,
     draft_kv_against_context,
     draw_all,
+    drawn,
     histogram_plot,
     model_plot,
-    not_drawn,
     phase_plot,
     phases_against_context,
     position_plot,
@@ -278,10 +278,10 @@ def test_a_server_tells_no_phases_so_they_are_said_to_be_missing() -> None:
     served = growing(backend="sglang", draft_state_bytes=None, attributed_decode_s=None, **dict.fromkeys(names))
     names_drawn = [plot.name for plot in draw_all(served)]
     assert names_drawn[:2] == ["speedup-context", "tau-context"]
-    missing = not_drawn(served)
+    missing = drawn(served).missing
     assert len(missing) == len(FIGURES) - len(names_drawn) == 5
     assert missing[0].startswith("draft-KV maintenance by context needs turns whose prefill, ingest and append")
-    assert not_drawn(growing()) == []
+    assert drawn(growing()).missing == []
 
 
 def test_acceptance_by_position_counts_the_rounds_behind_each() -> None:

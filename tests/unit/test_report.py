@@ -301,7 +301,8 @@ def test_card_says_how_near_the_baseline_is_to_the_ceiling(tmp_path: Path) -> No
     assert facts(root)["Workload"] == "toy, subset = small"
     assert facts(root)["KV per token"] == "512 B"
     headings = [h.text for h in root.all("h3")]
-    assert headings[:2] == ["Findings", "Benchmark card"], "the card comes before any table"
+    assert headings[:3] == ["Findings", "Figures", "Benchmark card"], "the card comes before any table"
+    assert "Plain decoding, which speed-ups are over, runs at 50.0 % of the speed the memory allows." in root.text
 
 
 def test_a_card_nobody_measured_is_said_to_be_missing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ is nothing to draw. matplotlib is needed only when one is called (ConfigError wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from agentbench_spec.report.plots.baseline import baseline_plot
 from agentbench_spec.report.plots.canvas import Plot
@@ -25,9 +26,9 @@ __all__ = [
     "baseline_plot",
     "draft_kv_against_context",
     "draw_all",
+    "drawn",
     "histogram_plot",
     "model_plot",
-    "not_drawn",
     "phase_plot",
     "phases_against_context",
     "position_plot",
@@ -61,14 +62,35 @@ FIGURES: tuple[_Figure, ...] = tuple(_NEEDS)
 """Every figure that is drawn from rows, in the order of the report."""
 
 
-def draw_all(rows: Iterable[TurnRow], throughput: Iterable[ThroughputPoint] = ()) -> list[Plot]:
+_FIRST = FIGURES.index(speedup_bars)
+"""Those before it answer what one asks first: what draft state costs, and how the gain changes as the context grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The figures of one run as a page shows them."""
+
+    first: list[Plot]
+    """Right below the findings."""
+    more: list[Plot]
+    """Below the results."""
+    missing: list[str]
+    """What the figures would need that these rows have no data for."""
+
+
+def drawn(rows: Iterable[TurnRow]) -> Drawn:
     """Every figure the rows have data for. Raises MeasurementError if they were measured under different conditions."""
     rows = list(rows)
-    drawn = [*(figure(rows) for figure in FIGURES), throughput_plot(throughput)]
-    return [plot for plot in drawn if plot is not None]
+    found = {figure: figure(rows) for figure in FIGURES}
+    first, more = FIGURES[:_FIRST], FIGURES[_FIRST:]
+    return Drawn(
+        first=[plot for figure in first if (plot := found[figure])],
+        more=[plot for figure in more if (plot := found[figure])],
+        missing=[needs for figure, needs in _NEEDS.items() if found[figure] is None],
+    )
 
 
-def not_drawn(rows: Iterable[TurnRow]) -> list[str]:
-    """What the figures that are missing for these rows would need, a line each."""
-    rows = list(rows)
-    return [needs for figure, needs in _NEEDS.items() if figure(rows) is None]
+def draw_all(rows: Iterable[TurnRow], throughput: Iterable[ThroughputPoint] = ()) -> list[Plot]:
+    """The same in one list, and throughput. Raises MeasurementError if conditions differ."""
+    found = drawn(rows)
+    return [*found.first, *found.more, *filter(None, [throughput_plot(throughput)])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from agentbench_spec.results.derived.by_context import (
     octave_text,
     speedup_by_context,
 )
+from agentbench_spec.results.findings.wording import percent, times
 from agentbench_spec.results.intervals import ends
 from agentbench_spec.results.rows import TurnRow
 
@@ -35,7 +36,7 @@ def draft_kv_against_context(rows: Iterable[TurnRow]) -> Plot | None:
         name="draft-kv-context",
         title="Draft-KV maintenance by context",
         description=f"Time and share of the turn that ingest and append take, in octaves of prompt length. Share: "
-        f"{_from_to(shares, 100, ' %')}. {_WHISKERS}",
+        f"{_from_to(shares, percent)}. {_WHISKERS}",
         columns=(
             *("drafter", "context", "ms per output token", "95 % low", "95 % high"),
             *("share of the turn, %", "95 % low", "95 % high", "turns", "rollouts"),
@@ -69,7 +70,7 @@ def speedup_against_context(rows: Iterable[TurnRow]) -> Plot | None:
     return Plot(
         name="speedup-context",
         title="Speed-up by context",
-        description=f"Speed-up of decoding, paired by turn, in octaves of prompt length: {_from_to(found, 1, '')}. A "
+        description=f"Speed-up of decoding, paired by turn, in octaves of prompt length: {_from_to(found, times)}. A "
         f"dashed line marks 1.0. {_WHISKERS}",
         columns=("drafter", "context", "speed-up", "95 % low", "95 % high", "paired turns", "rollouts"),
         data=tuple((*_place(own), *_scaled(own, 1), own.turns, own.rollouts) for own in found),
@@ -107,11 +108,11 @@ def _scaled(own: ContextFigure, scale: float) -> tuple[float, float | None, floa
     return scale * own.value, None if low is None else scale * low, None if high is None else scale * high
 
 
-def _from_to(found: Sequence[ContextFigure], scale: float, unit: str) -> str:
+def _from_to(found: Sequence[ContextFigure], text: Callable[[float], str]) -> str:
     told = []
     for drafter in dict.fromkeys(own.drafter for own in found):
         own_figures = [own for own in found if own.drafter == drafter]
         first, last = own_figures[0], own_figures[-1]
-        more = f" to {scale * last.value:.3g}{unit} at {octave_text(last.octave)}" if last is not first else ""
-        told.append(f"{drafter} {scale * first.value:.3g}{unit} at {octave_text(first.octave)}{more}")
+        more = f" to {text(last.value)} at {octave_text(last.octave)}" if last is not first else ""
+        told.append(f"{drafter} {text(first.value)} at {octave_text(first.octave)}{more}")
     return "; ".join(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -90,6 +91,8 @@ def _draw_states(growths: Sequence[StateGrowth]) -> Figure:
 
 def _size_axis(axes: Axes, largest: Sequence[int]) -> None:
     """Sizes from zero on, on a logarithmic axis where the largest would flatten another to nothing."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
     most = max(largest)
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value).replace(".0 ", " "))
     if most > _FAR_APART * min(filter(None, largest), default=most):
@@ -97,7 +100,8 @@ def _size_axis(axes: Axes, largest: Sequence[int]) -> None:
         axes.set_yticks([0.0, *(_KIB * 16**i for i in range(8) if _KIB * 16**i <= most)])
         axes.set_ylim(-0.3 * _KIB, 2 * most)
         return
-    axes.locator_params(axis="y", nbins=6)
+    unit = _KIB ** int(math.log(max(most, 1), _KIB))
+    axes.yaxis.set_major_locator(FixedLocator([unit * tick for tick in MaxNLocator(6).tick_values(0, most / unit)]))
     axes.set_ylim(-0.03 * most, 1.08 * most or 1)
 
 

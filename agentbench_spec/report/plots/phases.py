@@ -155,6 +155,8 @@ def phases_against_context(rows: Iterable[TurnRow]) -> Plot | None:
 
 
 def _draw_by_context(stacks: _Stacks) -> Figure:
+    from matplotlib.patches import Patch
+
     drafters = list(dict.fromkeys(drafter for drafter, _ in stacks))
     places, rows = places_of(octave for _, octave in stacks), {key: row for row, key in enumerate(stacks)}
     figure, (*axes, free) = multiples(len(drafters) + 1)
@@ -167,7 +169,7 @@ def _draw_by_context(stacks: _Stacks) -> Figure:
         panel.tick_params(axis="x", length=0)
         panel.set_xlim(-0.6, len(places) - 0.4)
         panel.grid(visible=False, axis="x")
-    handles = [free.bar(0, 0, color=PHASE_COLOURS[p], edgecolor=MUTED, linewidth=0.6) for p in PHASES]
+    handles = [Patch(facecolor=PHASE_COLOURS[phase], edgecolor=MUTED, linewidth=0.6) for phase in PHASES]
     free.legend(handles, list(PHASES), loc="center left", ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     free.set_axis_off()
     figure.supylabel("milliseconds per output token", fontsize=10, color=INK)
