@@ -276,6 +276,7 @@ def test_outputs_are_identical_or_not() -> None:
     """Fails if a tie passes for an identical output, or outputs that nobody compared are called identical."""
     rows = decoded({"ngram": SIX})
     assert said(rows, "Outputs") == "All 12 outputs compared are identical to plain decoding's."
+    assert said(rows[:2], "Outputs") == "The one output compared is identical to plain decoding's."
     rows[1].identical, rows[1].divergence = False, "tie"
     assert said(rows, "Outputs") == (
         "11 of 12 outputs compared are identical to plain decoding's; 1 parts from them at a near tie of the target's "

@@ -85,6 +85,7 @@ def _draw_states(growths: Sequence[StateGrowth]) -> Figure:
     axes.set_xlabel("text at the end of the turn, tokens")
     axes.set_ylabel("drafter state")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
     legend_above(axes)
     return figure
 
@@ -100,9 +101,13 @@ def _size_axis(axes: Axes, largest: Sequence[int]) -> None:
         axes.set_yticks([0.0, *(_KIB * 16**i for i in range(8) if _KIB * 16**i <= most)])
         axes.set_ylim(-0.3 * _KIB, 2 * most)
         return
-    unit = _KIB ** int(math.log(max(most, 1), _KIB))
+    if not most:
+        axes.set_yticks([0.0])
+        axes.set_ylim(-0.5, 1)
+        return
+    unit = _KIB ** int(math.log(most, _KIB))
     axes.yaxis.set_major_locator(FixedLocator([unit * tick for tick in MaxNLocator(6).tick_values(0, most / unit)]))
-    axes.set_ylim(-0.03 * most, 1.08 * most or 1)
+    axes.set_ylim(-0.03 * most, 1.08 * most)
 
 
 def position_plot(rows: Iterable[TurnRow]) -> Plot | None:

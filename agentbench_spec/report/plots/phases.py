@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +100,8 @@ def _draw_phases(stacks: Sequence[PhaseStack]) -> Figure:
     axes.set_xlabel("milliseconds per output token")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    legend_above(axes, columns=4)
+    long = max(len(label(stack.drafter)) for stack in stacks) > _LONG
+    legend_above(axes, columns=2 if long else 4)
     return figure
 
 
@@ -108,6 +110,10 @@ _COLUMNS = (*(f"{phase}, ms per token" for phase in PHASES), "turns")
 
 def _cells(stack: PhaseStack) -> tuple[float | int | None, ...]:
     return (*(_ms(stack.seconds_per_token[phase]) for phase in PHASES), stack.turns)
+
+
+_LONG = 14
+"""Characters of a method's name above which the panel beside it is narrow."""
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -165,7 +171,9 @@ def _draw_by_context(stacks: _Stacks) -> Figure:
             if name == drafter:
                 _draw_column(panel, places[octave], stack, rows[name, octave])
         panel.set_title(label(drafter), loc="left", fontsize=10, color=INK, pad=3)
-        panel.set_xticks(range(len(places)), [tokens_text(2**octave) for octave in places], fontsize=9)
+        step = math.ceil(len(places) / _MOST_NAMES)
+        named = list(places.items())[::step]
+        panel.set_xticks([place for _, place in named], [tokens_text(2**octave) for octave, _ in named], fontsize=9)
         panel.tick_params(axis="x", length=0)
         panel.set_xlim(-0.6, len(places) - 0.4)
         panel.grid(visible=False, axis="x")
@@ -175,6 +183,10 @@ def _draw_by_context(stacks: _Stacks) -> Figure:
     figure.supylabel("milliseconds per output token", fontsize=10, color=INK)
     figure.supxlabel("prompt length: from so many tokens to twice as many", fontsize=10, color=INK)
     return figure
+
+
+_MOST_NAMES = 5
+"""Stretches that a small panel has room to name."""
 
 
 def _draw_column(panel: Axes, place: int, stack: PhaseStack, row: int) -> None:

@@ -122,7 +122,7 @@ def _draw_speedups(found: Sequence[tuple[str, float, Interval | None, int]]) -> 
         axes.text(highs[place] + 0.02 * end, place, f"{value:.2f}", va="center", color=INK, bbox=box)
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
     axes.set_xlim(0, max(1.12, 1.12 * end))
-    axes.set_xlabel("speed-up over plain decoding (dashed: 1.0, no gain)")
+    axes.set_xlabel("speed-up (dashed: 1.0, no gain)")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     return figure
@@ -174,7 +174,7 @@ def _draw_models(models: Sequence[SpeedupModel]) -> Figure:
     axes.set_xlim(*_room_around([1.0, *(end for model in models for end in _drawn(model))]))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("speed-up over plain decoding")
-    legend_above(axes, columns=2)
+    legend_above(axes, columns=1)
     return figure
 
 

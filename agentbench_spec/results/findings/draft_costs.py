@@ -88,9 +88,15 @@ def _states_text(rows: Sequence[TurnRow], growths: Sequence[StateGrowth], names:
 def _listed_states(known: Sequence[StateGrowth]) -> Iterator[str]:
     """A clause a method; the longest text is named once, in the last of those that go on growing to it."""
     growing = [own for own in known if _grows(own)]
+    longest = [own.longest for own in growing]
+    once = bool(growing) and max(longest) < _ALIKE * min(longest)
     for own in known:
-        together = len({each.longest for each in growing}) == 1 and own is not growing[-1] and _grows(own)
-        yield _state_words(own) + ("" if together or not _grows(own) else f" at {own.longest:,} tokens")
+        named = _grows(own) and (own is growing[-1] or not once)
+        yield _state_words(own) + (f" at {own.longest:,} tokens" if named else "")
+
+
+_ALIKE = 1.01
+"""Texts of which the longest is not this many times the shortest are named once: outputs differ by a few tokens."""
 
 
 def _grows(own: StateGrowth) -> bool:

@@ -53,6 +53,8 @@ def _outputs_text(rows: Sequence[TurnRow], summary: Summary) -> str:
         sampled = not all(row.greedy or row.decode_mode == "forced" for row in rows)
         why = "they were drawn at random" if sampled else "plain decoding did not decode the same turns"
         return f"Outputs were not compared with plain decoding's: {why}."
+    if whole.identical == whole.compared == 1:
+        return "The one output compared is identical to plain decoding's."
     if whole.identical == whole.compared:
         return f"All {many(whole.compared, 'output')} compared are identical to plain decoding's."
     text = f"{whole.identical:,} of {many(whole.compared, 'output')} compared are identical to plain decoding's"
