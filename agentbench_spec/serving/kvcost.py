@@ -11,8 +11,9 @@ from statistics import median
 from typing import Any, Literal
 
 from agentbench_spec.errors import ConfigError
-from agentbench_spec.results.metrics import counted
+from agentbench_spec.results.metrics import BASELINE, counted
 from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.serving.part import PartResult
 from agentbench_spec.serving.servers import keeps_no_text
 
 Method = Literal["formula", "capacity_drop", "capacity_less_weights", "server_log", "step_time_difference"]
@@ -109,3 +110,49 @@ def by_step_time(baseline: Iterable[TurnRow], drafter: Iterable[TurnRow]) -> Cos
         return None
     remark = "upper bound: drafting, wider verification and draft-KV upkeep together"
     return Cost("step_time_difference", "s/step", median(spec) - median(plain), remark)
+
+
+def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -> list[Cost]:
+    """What the drafter's KV costs, by every method whose inputs are known; empty for plain decoding.
+
+    log: output of the launched server, if there was one.
+    """
+    if result.name == BASELINE:
+        return []
+    costs: list[Cost] = []
+    if result.draft is not None:
+        told = (result.resolved.get(name) for name in ("speculative_draft_kv_cache_dtype", "kv_cache_dtype"))
+        costs.append(by_formula(result.draft, next((str(dtype) for dtype in told if dtype), "auto")))
+    if baseline is not None and baseline.token_capacity and result.token_capacity:
+        costs.append(by_capacity(baseline.token_capacity, result.token_capacity))
+    if left := _less_weights(result, baseline):
+        costs.append(left)
+    if log.is_file() and (pool := by_log(log.read_text(errors="replace").splitlines())):
+        costs.append(pool)
+    if baseline is not None and (slower := by_step_time(baseline.rows, result.rows)):
+        costs.append(slower)
+    return costs
+
+
+def _less_weights(result: PartResult, baseline: PartResult | None) -> Cost | None:
+    if baseline is None or not baseline.token_capacity or not baseline.kv_pool_bytes:
+        return None
+    draft = result.resolved.get("speculative_draft_model_path")
+    return by_weights(baseline.token_capacity, baseline.kv_pool_bytes, draft)
+
+
+def capacity_lines(results: Mapping[str, PartResult]) -> list[str]:
+    """How many tokens each drafter's server has room for, and what of the loss its weights explain, in words."""
+    baseline, lines = results.get(BASELINE), []
+    for name, result in results.items():
+        if not result.token_capacity:
+            continue
+        said = f"{name}: room for {result.token_capacity:,} tokens"
+        if name != BASELINE and baseline is not None and baseline.token_capacity:
+            said += f", {result.token_capacity / baseline.token_capacity - 1:+.1%} against no speculation"
+            if left := _less_weights(result, baseline):
+                said += f"; the draft's weights alone would leave {left.value:,.0f}"
+                taken = left.value - result.token_capacity
+                said += f", its KV pool and graphs take the room of {taken:,.0f}" if taken > 0 else ""
+        lines.append(said)
+    return lines

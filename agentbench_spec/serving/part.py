@@ -15,7 +15,6 @@ from agentbench_spec.engine.loading import load_tokenizer
 from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.folder import MANIFEST, ROLLOUTS, read_manifest, read_run
-from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.provenance import settings_digest
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.writer import RunWriter
@@ -23,7 +22,6 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.rollouts.toolcalls.families import family_of
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
-from agentbench_spec.serving import kvcost
 from agentbench_spec.serving.access import Connect
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client
@@ -270,26 +268,3 @@ def _measure_window(
 
     with bar, window(writer.folder / WINDOWS, config, replayers, rows, emptied=emptied):
         serve(left, replayers, config.servers.concurrency, done)
-
-
-def draft_kv_costs(result: PartResult, baseline: PartResult | None, log: Path) -> list[kvcost.Cost]:
-    """What the drafter's KV costs, by every method whose inputs are known; empty for plain decoding.
-
-    log: output of the launched server, if there was one.
-    """
-    if result.name == BASELINE:
-        return []
-    costs: list[kvcost.Cost] = []
-    if result.draft is not None:
-        told = (result.resolved.get(name) for name in ("speculative_draft_kv_cache_dtype", "kv_cache_dtype"))
-        costs.append(kvcost.by_formula(result.draft, next((str(dtype) for dtype in told if dtype), "auto")))
-    if baseline is not None and baseline.token_capacity and result.token_capacity:
-        costs.append(kvcost.by_capacity(baseline.token_capacity, result.token_capacity))
-        draft, pool_bytes = result.resolved.get("speculative_draft_model_path"), baseline.kv_pool_bytes
-        if pool_bytes and (left := kvcost.by_weights(baseline.token_capacity, pool_bytes, draft)):
-            costs.append(left)
-    if log.is_file() and (pool := kvcost.by_log(log.read_text(errors="replace").splitlines())):
-        costs.append(pool)
-    if baseline is not None and (slower := kvcost.by_step_time(baseline.rows, result.rows)):
-        costs.append(slower)
-    return costs

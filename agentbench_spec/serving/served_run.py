@@ -30,7 +30,7 @@ from agentbench_spec.runs.source import Source, read_source
 from agentbench_spec.serving import access, part
 from agentbench_spec.serving.access import Connect
 from agentbench_spec.serving.engines import engine_of
-from agentbench_spec.serving.kvcost import Cost
+from agentbench_spec.serving.kvcost import Cost, draft_kv_costs
 from agentbench_spec.serving.launch import launchables, launched
 from agentbench_spec.serving.launchable import Launchable
 from agentbench_spec.serving.paired_rows import pair_parts, read_margins
@@ -164,7 +164,7 @@ def join(
     """
     folder = writer.folder
     costs = {
-        name: part.draft_kv_costs(result, results.get(BASELINE), log_of(logs, name)) for name, result in results.items()
+        name: draft_kv_costs(result, results.get(BASELINE), log_of(logs, name)) for name, result in results.items()
     }
     margins = {name: read_margins(part_folder(folder, name)) for name in results}
     pair_parts(writer, [result.rows for result in results.values()], margins)

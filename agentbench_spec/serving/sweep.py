@@ -36,6 +36,7 @@ from agentbench_spec.runs.presets import ThroughputPreset
 from agentbench_spec.runs.setup import Tell
 from agentbench_spec.serving import access, part
 from agentbench_spec.serving.client import Unauthorised
+from agentbench_spec.serving.kvcost import capacity_lines
 from agentbench_spec.serving.passes import served_pass
 from agentbench_spec.serving.refusals import refuse_settings
 from agentbench_spec.serving.served_run import SERVING, Job, Stage, join, measure, part_folder, prepare, stages
@@ -52,7 +53,7 @@ class Swept:
     failed: Mapping[str, str]
     """Drafter -> why cells of it are missing; they are tried again by the next sweep."""
     notes: list[str]
-    """What is odd about cells, in words."""
+    """What is odd about cells, and how many tokens each server has room for, in words."""
 
 
 def sweep(
@@ -185,6 +186,7 @@ class _Cells:
             notes += [f"at concurrency {concurrency}: {line}" for own in results.values() for line in own.oddities()]
             rows += [served_pass(own, concurrency) for own in results.values()]
             self._join(concurrency, job, results)
+        notes += capacity_lines(results)  # of one server at all concurrencies
         self._write(rows)
         self._describe(rows, notes)
         return Swept(rows, self.failed, notes)

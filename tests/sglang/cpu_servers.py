@@ -17,16 +17,20 @@ from localmodel import save_rollouts, session  # noqa: E402
 from served_models import save_draft, save_target  # noqa: E402
 
 from agentbench_spec.config import RunConfig, load_config  # noqa: E402
+from agentbench_spec.serving.access import connector  # noqa: E402
 from agentbench_spec.serving.engines import engine_of  # noqa: E402
 from agentbench_spec.serving.launch import launched  # noqa: E402
-from agentbench_spec.serving.served_run import ServedRun, run_served  # noqa: E402
+from agentbench_spec.serving.served_run import ServedRun, describe, run_served  # noqa: E402
 
 STANDIN = Path(__file__).parent / "standin"
-CPU_ARGS = (
+UNCAPPED_ARGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--skip-server-warmup"),
     *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
-    *("--max-total-tokens", "8192", "--mem-fraction-static", "0.3", "--dtype", "float32"),
+    *("--mem-fraction-static", "0.3", "--dtype", "float32"),
 )
+CPU_ARGS = (*UNCAPPED_ARGS, "--max-total-tokens", "8192")
+DEVICE = {"AGENTBENCH_SPEC_DEVICE_BYTES": str(4 * 2**30)}
+"""Read by standin/standin_plugin.py; what other programs hold then takes no tokens."""
 CPU_ENV = {
     "PYTHONPATH": os.pathsep.join([str(STANDIN), os.environ.get("SGLANG_PLUGIN", "")]),
     "HF_HUB_OFFLINE": "1",
@@ -84,6 +88,16 @@ class Servers:
             config = self.config(env=env, sglang__server_args=args, **cold)
             self._urls[name] = self._stack.enter_context(launched(drafter, config, self.log(name)))
         return self._urls[name]
+
+    def capacity(self, draft: str, **options: Any) -> int:
+        """Tokens that a server with this draft has room for, nothing but memory limiting it."""
+        self.stop()
+        drafter = engine_of("sglang").launchable(draft, options)
+        config = self.config(env=DEVICE, sglang__server_args=list(UNCAPPED_ARGS))
+        with launched(drafter, config, self.log(f"capacity-{drafter.name}")) as base_url:
+            found = describe(base_url, config, connector(config, None)).token_capacity
+        assert found
+        return found
 
     def alone(self, name: str) -> str:
         """The server of this name, all others ended."""

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from agentbench_spec_sglang.relied_on import first_mismatch
-from cpu_servers import KEY, Servers, against_plain, own_engine
-from served_models import BLOCK, save_student
+from cpu_servers import KEY, NEW_TOKENS, Servers, against_plain, own_engine
+from served_models import BLOCK, KV_BYTES, train_draft
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.rows import TurnRow
@@ -36,10 +35,9 @@ ANY_TAU = {"sglang__min_tau": 0.0, "sglang__warm_up_rollouts": 0}
 
 
 @pytest.fixture(scope="module")
-def student(servers: Servers, plain_rows: Sequence[TurnRow]) -> Path:
-    """A checkpoint that can say what the target says most."""
-    said = Counter(token for row in plain_rows for token in row.output_ids or ())
-    return save_student(servers.student, [token for token, _ in said.most_common(12)])
+def student(servers: Servers) -> Path:
+    """A checkpoint trained on the very turns that are served."""
+    return train_draft(servers.student, "dlite", servers.target, servers.rollouts, NEW_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +179,16 @@ def test_without_the_last_state_it_drafts_otherwise(servers: Servers, counts: Co
     rows = run_served(config, tmp_path / "run", environ={}).rows
     assert [row.status for row in rows] == ["ok"] * 9
     assert rounds_of(rows) != counts
+
+
+def test_what_drafts_take_of_the_memory(servers: Servers, student: Path) -> None:
+    """Of the tokens that memory has room for, DLITE takes its weights; EAGLE-3 and DFLASH a layer of KV for each of
+    theirs beside the target's four."""
+    chain = {"num_steps": BLOCK - 1, "eagle_topk": 1, "num_draft_tokens": BLOCK, "draft_load_format": "dummy"}
+    none, dlite = servers.capacity("none"), servers.capacity(f"dlite={student}")
+    weights = sum(path.stat().st_size for path in student.glob("*.safetensors"))
+    assert dlite == pytest.approx(none - weights / KV_BYTES, rel=0.01)
+    assert servers.capacity(f"EAGLE3={servers.draft}", **chain) == pytest.approx(none * 4 / 5, rel=0.02)
 
 
 def test_a_state_that_is_left_out_is_named(servers: Servers, student: Path, tmp_path: Path) -> None:

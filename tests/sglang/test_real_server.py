@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpu_servers import KEY, Servers, against_plain, own_engine
-from served_models import save_checkpoint
+from cpu_servers import KEY, NEW_TOKENS, Servers, against_plain, own_engine
+from served_models import train_draft
 
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.results.rows import TurnRow
@@ -87,13 +87,9 @@ def test_flush_empties_cache_and_counters(servers: Servers) -> None:
         assert client.generate(prompt, ask).cached_tokens == 0
 
 
-def test_same_draft_gives_the_same_tau(servers: Servers, plain_rows: list[TurnRow], tmp_path: Path) -> None:
-    """One EAGLE-3 checkpoint in both: the same text, and the same accepted drafts in every turn.
-
-    Its weights are random; it is right now and then because it can say only what the target says most.
-    """
-    said = Counter(token for row in plain_rows for token in row.output_ids or ())
-    save_checkpoint(servers.checkpoint, [token for token, _ in said.most_common(12)])
+def test_same_draft_gives_the_same_tau(servers: Servers, tmp_path: Path) -> None:
+    """One EAGLE-3 checkpoint of our trainer in both: the same text, and the same accepted drafts in every turn."""
+    train_draft(servers.checkpoint, "eagle3", servers.target, servers.rollouts, NEW_TOKENS)
     more = {"sglang__warm_up_rollouts": 1, "sglang__min_tau": 0.0}
     done = against_plain(servers, "eagle3", tmp_path / "server", **more)
     rows = [row for row in done.rows if row.drafter == "eagle3"]

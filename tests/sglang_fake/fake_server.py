@@ -44,6 +44,7 @@ class Behaviour:
     server_info: bool = True
     flush_refusals: int = 0
     max_model_len: int | None = None
+    token_capacity: int = 4096
     lose_prefix_tokens: int = 0
     """Prefix tokens the cache has lost, as a server that evicts."""
     api_key: str | None = None
@@ -114,7 +115,10 @@ class FakeServer:
         return int(self.behaviour.args.get("speculative_num_draft_tokens") or 1)
 
     def info(self) -> dict[str, Any]:
-        state = {"avg_spec_accept_length": 9.9, "memory_usage": {"token_capacity": 4096, "kvcache": 0.008}}
+        state = {
+            "avg_spec_accept_length": 9.9,
+            "memory_usage": {"token_capacity": self.behaviour.token_capacity, "kvcache": 0.008},
+        }
         defaults = {"page_size": 1, "max_running_requests": 64, "disable_radix_cache": False, "device": "cuda"}
         keys = {"api_key": self.behaviour.api_key, "admin_api_key": self.behaviour.admin_api_key}
         return {"model_path": "fake", "speculative_algorithm": None, **defaults, **keys, **self.behaviour.args} | {

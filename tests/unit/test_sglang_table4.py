@@ -76,6 +76,26 @@ def test_each_cell_is_measured_once(tiny: Path, rollouts: Path, tmp_path: Path) 
     assert len(paired) == 16 and all(row.speedup for row in paired if row.drafter == "eagle3")
 
 
+def test_the_price_of_a_draft_in_tokens_of_capacity(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
+    """A draft of 8,400 bytes costs five of 4,096 tokens; what else EAGLE-3's server lacks went to its pool. Once, not
+    once a concurrency; a draft without a pool gets no such words."""
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "model.safetensors").write_bytes(b"0" * 8_400)
+    own = {**EAGLE3, "speculative_draft_model_path": str(draft)}
+    dlite = Behaviour({**own, "speculative_algorithm": "DLITE"}, token_capacity=4091)
+    eagle = Behaviour(own, token_capacity=3072)
+    with FakeServer() as plain, FakeServer(dlite) as free, FakeServer(eagle) as pool:
+        config = settings(tiny, rollouts, plain.base_url, free.base_url, pool.base_url)
+        notes = [note for note in swept(config, tmp_path / "sweep").notes if "room for" in note]
+    left = "against no speculation; the draft's weights alone would leave 4,091"
+    assert sorted(notes) == [
+        f"dlite: room for 4,091 tokens, -0.1% {left}",
+        f"eagle3: room for 3,072 tokens, -25.0% {left}, its KV pool and graphs take the room of 1,019",
+        "none: room for 4,096 tokens",
+    ]
+
+
 def test_servers_may_come_one_after_another(tiny: Path, rollouts: Path, tmp_path: Path) -> None:
     """One GPU: the baseline's server, later the drafter's. The baseline must be first, its cells are kept."""
     with FakeServer(Behaviour(dict(EAGLE3))) as spec:
