@@ -40,6 +40,13 @@ class Bar(tqdm):  # type: ignore[type-arg]  # generic for type checkers only
             self.delay = math.inf  # nothing was shown, as far as tqdm knows, so it has nothing to wipe away
         super().close()
 
+    def say(self, line: str) -> None:
+        """Write a whole line of its own; on a terminal above the bar."""
+        if self._live:
+            self.write(line, file=sys.stderr)
+        elif not self.disable:
+            print(line, file=sys.stderr, flush=True)
+
     def _write_line(self) -> None:
         self._next_s = time.monotonic() + LOG_EVERY_S
         print(str(self).strip(), file=sys.stderr, flush=True)

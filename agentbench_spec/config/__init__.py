@@ -74,7 +74,7 @@ class TargetConfig(Section):
     graphs: Literal["auto", "on", "off"] = "auto"
     """auto: on CUDA, replay the rounds of all drafters from graphs, if all can be captured; on: fail if not."""
     fast_linears: bool = True
-    """On a CPU, race linear kernels and use the fastest (see agentbench_spec/engine/cpu/linear.py)."""
+    """On a CPU, race kernels of linears and attention, and use the fastest (see agentbench_spec/engine/cpu/race.py)."""
 
 
 class WorkloadConfig(Section):

@@ -6,6 +6,7 @@ heads that share one key/value head are folded into the query length instead.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 
+from agentbench_spec.engine.cpu.split_attention import Split, split_attention
 from agentbench_spec.engine.steps.round_attention import RoundAttention, Seen
 from agentbench_spec.errors import ConfigError
 
@@ -30,13 +32,15 @@ def slot_attention(
     attention_mask: Seen | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    split: Split | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of new positions over a slot cache.
 
     query [B, Hq, n, D]; key, value [B, Hkv, T, D]; attention_mask [B, 1, G * n, S] additive in query dtype, G = Hq /
     Hkv, over the last S <= T positions, as `causal_mask` makes it (None: every position may be seen), or what
-    `RoundAttention.seen` makes for a static round. Returns ([B, n, Hq, D], None).
+    `RoundAttention.seen` makes for a static round; split: how long contexts are split on a CPU. Returns
+    ([B, n, Hq, D], None).
 
     Raises ConfigError for a variant that this function does not compute (soft cap, sinks), and for a layer whose
     window the text has outgrown without a mask that says so.
@@ -57,6 +61,9 @@ def slot_attention(
     batch, query_heads, n, width = query.shape
     kv_heads = key.shape[1]
     folded = query.reshape(batch, kv_heads, query_heads // kv_heads * n, width)
+    if split is not None and batch == 1 and split.applies(n, key.shape[2]):
+        parted = split_attention(folded, key, value, attention_mask, split.parts, scaling)
+        return parted.reshape(batch, query_heads, n, width).transpose(1, 2), None
     out = torch.nn.functional.scaled_dot_product_attention(
         folded, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout
     )
@@ -82,7 +89,14 @@ def causal_mask(
     return mask.repeat(1, groups, 1)[:, None]
 
 
-def register() -> str:
-    """Make `slot_attention` known to transformers; returns the name to select it by. Safe to call twice."""
-    AttentionInterface.register(NAME, slot_attention)
-    return NAME
+def register(split: Split | None = None) -> str:
+    """Make `slot_attention` known to transformers, splitting long contexts so; returns the name to select it by.
+
+    Safe to call twice.
+    """
+    if split is None:
+        AttentionInterface.register(NAME, slot_attention)
+        return NAME
+    name = f"{NAME}_{split.parts}_{split.one_from}_{split.block_from}"
+    AttentionInterface.register(name, partial(slot_attention, split=split))
+    return name

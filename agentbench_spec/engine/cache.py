@@ -46,14 +46,16 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write key/value states [B, Hkv, n, D] where the owner aims; return views [B, Hkv, extent, D]."""
         window = self._owner.window
-        if window.at is not None:
-            self.keys[window.rows, :, window.at] = key_states
-            self.values[window.rows, :, window.at] = value_states
-        else:
-            assert window.index is not None
-            rows, positions = window.index
-            self.keys[rows, :, positions] = key_states.transpose(1, 2)
-            self.values[rows, :, positions] = value_states.transpose(1, 2)
+        if window.at is not None:  # every slice takes the host a microsecond, in each layer of each step
+            keys, values = self.keys[window.rows], self.values[window.rows]
+            n = window.at.stop - window.at.start
+            keys.narrow(2, window.at.start, n).copy_(key_states)
+            values.narrow(2, window.at.start, n).copy_(value_states)
+            return keys.narrow(2, 0, window.extent), values.narrow(2, 0, window.extent)
+        assert window.index is not None
+        rows, positions = window.index
+        self.keys[rows, :, positions] = key_states.transpose(1, 2)
+        self.values[rows, :, positions] = value_states.transpose(1, 2)
         return self.keys[window.rows, :, : window.extent], self.values[window.rows, :, : window.extent]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -89,7 +91,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.rows, self.capacity = rows, capacity
         self.window = Window(slice(0, rows), 0, slice(0, 0), None)
         self.granule = 1 if device.type == "cpu" else 256
-        """What is read begins and ends at multiples of this, so that a GPU meets few kernel shapes."""
+        """What is read begins and ends at multiples of this: few kernel shapes on a GPU, equal pieces on a CPU."""
         shape = (rows, kv_heads, capacity, head_dim)
         super().__init__(layers=[SlotLayer(self, shape, dtype, device) for _ in range(layers)])
 
@@ -108,8 +110,8 @@ class SlotCache(Cache):  # type: ignore[misc]
     def aim(self, first_row: int, start: Sequence[int], n: int, positions: Tensor) -> int:
         """Point the next forward at rows first_row .. first_row + B - 1, positions start[b] .. start[b] + n - 1.
 
-        positions [B, n] int64 on the cache's device. Returns the extent that will be read: exact on a CPU; on a GPU
-        rounded up, so that few different kernel shapes occur. Raises MeasurementError beyond the capacity.
+        positions [B, n] int64 on the cache's device. Returns the extent that will be read: rounded up to the
+        granule. Raises MeasurementError beyond the capacity.
         """
         end = self.end_of(start, n)
         extent = min(-(-end // self.granule) * self.granule, self.capacity)

@@ -19,6 +19,7 @@ from agentbench_spec.engine.windows import Windows
 from agentbench_spec.errors import ConfigError, MeasurementError, NotFinite
 
 if TYPE_CHECKING:
+    from agentbench_spec.engine.cpu.split_attention import Split
     from agentbench_spec.engine.steps.static_target import Static
 
 EMBEDDING = -1
@@ -54,11 +55,12 @@ class Target:
         rows: int = 1,
         slack: int = 64,
         static: Static | None = None,
+        split: Split | None = None,
     ):
         """Wrap `model` for `rows` sequences of at most `capacity` tokens.
 
         slack: positions beyond the capacity that a verified block may touch before it is cut back; static: what makes
-        rounds static, None: they are not.
+        rounds static, None: they are not; split: how attention over long contexts is split on a CPU, None: it is not.
 
         Raises ConfigError if the model is not laid out as decoder layers between an embedding and a final norm.
         """
@@ -66,7 +68,9 @@ class Target:
         self.model, self.capacity, self.rows, self.static = model, capacity, rows, static
         self.lengths = [0] * rows
         """Positions of each row that count."""
-        config._attn_implementation = attention.register()
+        windows = Windows.of(config)
+        split = None if windows else split
+        config._attn_implementation = self._attention = attention.register(split)
         weight = next(model.parameters())
         heads = config.num_attention_heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -80,7 +84,8 @@ class Target:
             dtype=weight.dtype,
             device=weight.device,
         )
-        windows = Windows.of(config)
+        if split is not None:
+            self.cache.granule = split.parts
         self.windows = windows if windows and windows.tokens < self.cache.capacity else None
         """None where no text that fits outgrows a window."""
         self._hooks = _TapHooks(model, config.num_hidden_layers)
@@ -164,7 +169,7 @@ class Target:
         try:
             stock = self.model(input_ids=ids, use_cache=False).logits[0]
         finally:
-            config._attn_implementation = attention.NAME
+            config._attn_implementation = self._attention
         if (finite := int(sound(stock[None]))) < tokens:
             raise ConfigError(
                 f"{self.info.name}: the model's own logits are not finite (token {finite} of the load probe, in "

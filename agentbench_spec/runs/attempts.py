@@ -19,6 +19,9 @@ from agentbench_spec.runs.contention import Noise
 from agentbench_spec.runs.fill import Conditions, Decoded
 from agentbench_spec.runs.stalls import Stalls
 
+Told = Callable[[str, float], None]
+"""Hears what is about to be done, and which share of the turn's decodings is over."""
+
 Attempt = dict[str, Decoded]
 """Every drafter's decoding of one turn, in the order in which they ran."""
 
@@ -45,7 +48,7 @@ class TurnDecoder:
     def __init__(self, conditions: Conditions, device: torch.device) -> None:
         self._conditions, self._device, self._stalls = conditions, device, Stalls()
         self._patience = Patience()
-        self.told: Callable[[str], None] = lambda doing: None
+        self.told: Told = lambda doing, share: None
         self.choosers: dict[str, Chooser] = {}
         """What decides the draft tokens of a round, by drafter; the others always draft `k_of`."""
         self.ks: dict[str, int] = {}
@@ -100,7 +103,7 @@ class TurnDecoder:
         for place, name in enumerate(order):
             if name not in session.taking_part:  # it failed a moment ago, under another of its names
                 continue
-            self.told(f"decode with {name}{', again' if first else ''}")
+            self.told(f"decode with {name}{', again' if first else ''}", 1.0 if first else place / len(order))
             try:
                 attempt[name] = self._decode(session, name, place, sampler, reference, first.get(name))
             except (Exception, SystemExit) as error:

@@ -8,7 +8,7 @@ the turn is decoded again by all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from agentbench_spec.results.rows import RoundRow, Status, TurnRow
 from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.rollouts.render import common_prefix
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
-from agentbench_spec.runs.attempts import TurnDecoder, best
+from agentbench_spec.runs.attempts import Told, TurnDecoder, best
 from agentbench_spec.runs.fill import (
     Conditions,
     DraftLimit,
@@ -102,13 +102,13 @@ class Replayer:
             raise ConfigError("decode_mode=forced emits the record, so history_mode must be recorded")
         self.target, self.drafters, self.renderer = target, dict(drafters), renderer
         self.conditions, self.workload, self.judge = conditions, workload, judge
-        self._told: Callable[[str], None] = lambda doing: None
+        self._told: Told = lambda doing, share: None
         self._decoder = TurnDecoder(conditions, target.info.device)
         self.choosers = self._decoder.choosers
         """By drafter, what decides the draft tokens of each round; the others always draft as `ks` or limits say."""
         self.ks = self._decoder.ks
 
-    def tell(self, told: Callable[[str], None]) -> None:
+    def tell(self, told: Told) -> None:
         """Have `told` called with what is about to be done, outside every clock; for a progress bar."""
         self._told = self._decoder.told = told
 
@@ -210,7 +210,7 @@ class Replayer:
             if limit is not None and need > limit:
                 session.drop(name, DraftLimit(f"{need} positions needed, the drafter supports {limit}"))
         chooser = self._chooser(rollout, state.index, reply[0] if forced else None)
-        self._told(f"prefill to {len(prompt):,} tokens")
+        self._told(f"prefill to {len(prompt):,} tokens", 0.0)
         state.prefill = session.prefill(prompt, chooser)
         if BASELINE in session.failed:
             raise session.failed[BASELINE]

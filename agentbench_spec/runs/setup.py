@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from agentbench_spec.config import ReplayConfig, RunConfig
 from agentbench_spec.drafting import Drafter
 from agentbench_spec.engine import embedded, loading
 from agentbench_spec.engine.cpu import linear
+from agentbench_spec.engine.cpu.split_attention import Heads, Split, choose_split
 from agentbench_spec.engine.machine import machine_id, without_plans
 from agentbench_spec.engine.rounds import Limits
 from agentbench_spec.engine.sampling import Sampling
@@ -30,6 +31,9 @@ from agentbench_spec.results.metrics import AGAIN, BASELINE
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.generation import sampling_notes, unread_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -113,9 +117,12 @@ class Setup:
     renderer: Renderer
     limits: Limits
     kernels: dict[str, Any]
-    """Linear kernels in use, by network and weight shape, and norms that are one kernel; for the manifest."""
+    """Linear kernels in use, by network and weight shape, how attention is split, and norms that are one kernel; for
+    the manifest."""
     notes: list[str]
     """What was guessed or is not applied, each once, in words; for the run and its manifest."""
+    split: Split | None = None
+    """How attention over long contexts is split on a CPU; None: it is not."""
 
     @classmethod
     def load(cls, config: RunConfig, tell: Tell = lambda line: None) -> Setup:
@@ -133,7 +140,10 @@ class Setup:
         )
         without_plans(loaded.model.device)
         kernels: dict[str, Any] = {wanted.source: _accelerated(loaded.model)} if wanted.fast_linears else {}
-        if loaded.model.device.type == "cuda":
+        split = _split(loaded.model) if wanted.fast_linears else None
+        if split is not None:
+            kernels[wanted.source][str(Heads.of(loaded.model.config))] = split.as_dict()
+        if loaded.model.device.type == "cuda" or wanted.fast_linears:
             kernels.setdefault(wanted.source, {})["fused_norms"] = fuse_norms(loaded.model)
         sampling = Sampling(config.decode.temperature, config.decode.top_k, config.decode.top_p)
         stop = stop_ids(loaded.tokenizer, loaded.model.generation_config)
@@ -144,6 +154,7 @@ class Setup:
             limits=Limits(config.decode.k, config.decode.max_new_tokens, frozenset(stop)),
             kernels=kernels,
             notes=[*sampling_notes(loaded.model.generation_config, sampling), *unread_config(Path(wanted.source))],
+            split=split,
         )
 
     @property
@@ -159,9 +170,9 @@ class Setup:
     def engine(self, capacity: int, rows: int = 1, static: Static | None = None) -> Target:
         """The target over so many rows, its arithmetic checked. Raises ConfigError if it cannot run or does not fit."""
         slack = self._slack if static is None else width_for(self._slack)
-        model, name = self.loaded.model, self.loaded.name
+        sizes: dict[str, Any] = {"capacity": capacity, "rows": rows, "slack": slack}
         try:
-            target = Target(model, name=name, capacity=capacity, rows=rows, slack=slack, static=static)
+            target = Target(self.loaded.model, name=self.loaded.name, **sizes, static=static, split=self.split)
         except RuntimeError as error:  # torch's word for "out of memory", on every device
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(
@@ -217,3 +228,10 @@ class Setup:
 def _accelerated(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Give a network the fastest linears; what was chosen for each weight shape, for the manifest."""
     return {shape: choice.as_dict() for shape, choice in linear.accelerate(model, embedded.cache_root()).items()}
+
+
+def _split(model: PreTrainedModel) -> Split | None:
+    """How this machine splits the attention of a float32 model on the CPU; None for any other."""
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return None
+    return choose_split(Heads.of(model.config), embedded.cache_root())

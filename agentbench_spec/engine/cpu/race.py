@@ -70,14 +70,15 @@ class Evidence:
 def laps(walk: Callable[[str], list[float]], names: Sequence[str], count: int) -> dict[str, list[list[float]]]:
     """Have every contestant walk `count` laps in turn; by name, in either half of them, the best seconds of each place.
 
-    walk: runs one contestant through all places once and returns the seconds of each.
+    walk: runs one contestant through all places once and returns the seconds of each. In each half every contestant
+    begins equally often if count is a multiple of twice their number: who runs after whom decides what caches hold.
     """
     best: dict[str, list[list[float]]] = {name: [[], []] for name in names}
     for lap in range(count):
         first = lap % len(names)
         for name in (*names[first:], *names[:first]):
-            spent, half = walk(name), best[name]
-            half[lap % 2] = [min(pair) for pair in zip(half[lap % 2], spent, strict=True)] if half[lap % 2] else spent
+            spent, halves, half = walk(name), best[name], lap * 2 // count
+            halves[half] = [min(pair) for pair in zip(halves[half], spent, strict=True)] if halves[half] else spent
     return best
 
 

@@ -1,4 +1,4 @@
-"""Root-mean-square norms as one kernel on a GPU, where stock model code launches eight for each."""
+"""Root-mean-square norms as one call, where stock model code makes eight, each a kernel on a GPU."""
 
 from __future__ import annotations
 
