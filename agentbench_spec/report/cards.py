@@ -36,7 +36,7 @@ def heading(name: str, manifest: Mapping[str, Any], step_s: float | None) -> Hea
 def _card(manifest: Mapping[str, Any], step_s: float | None) -> Iterable[Fact]:
     card, host = manifest.get("card") or {}, manifest.get("host") or {}
     read, floor_s, cost_s = card.get("read_bytes_per_s"), card.get("floor_s"), card.get("phase_cost_s")
-    yield "Machine", _machine(host)
+    yield "Machine", machine_text(host)
     yield "Target", " ".join(filter(None, (card.get("target"), card.get("dtype"), _on(card.get("device")))))
     yield "Weights read by a step", size(card.get("weight_bytes")).text
     yield "KV per token", size(card.get("kv_bytes_per_token")).text
@@ -59,7 +59,8 @@ def _on(device: str | None) -> str | None:
     return f"on {device}" if device else None
 
 
-def _machine(host: Mapping[str, Any]) -> str:
+def machine_text(host: Mapping[str, Any]) -> str:
+    """GPUs, CPU, threads and memory of a manifest's `host`; a dash if it has none of them."""
     parts = [gpu.get("name") for gpu in host.get("gpus") or ()]
     parts += [host.get("cpu"), _threads(host.get("threads"))]
     parts += [f"{size(host['ram_bytes']).text} of memory" if host.get("ram_bytes") else None]

@@ -104,9 +104,10 @@ def write_report(
     throughput: Sequence[ThroughputPoint] = (),
     cards: Sequence[Heading] = (),
     plots: Sequence[Plot] = (),
+    title: str | None = None,
 ) -> Path:
     """Write the report over the runs in `folders` to `out`; returns `out`. Raises what `build_report` raises."""
-    page = build_report(folders, tables=tables, throughput=throughput, cards=cards, plots=plots)
+    page = build_report(folders, tables=tables, throughput=throughput, cards=cards, plots=plots, title=title)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, page.encode())
     return out
@@ -119,10 +120,12 @@ def build_report(
     throughput: Sequence[ThroughputPoint] = (),
     cards: Sequence[Heading] = (),
     plots: Sequence[Plot] = (),
+    title: str | None = None,
 ) -> str:
     """The page as text. tables: shown below the cards of all runs; throughput: drawn under them, and so are plots.
 
-    cards: of runs that tables and throughput come from and that have no section of their own.
+    cards: of runs that tables and throughput come from and that have no section of their own. title: of the page; None:
+    its subject, and the runs in the tab's name.
 
     Raises ConfigError if a folder is given twice, holds no run or one that cannot be used (see `read_turns`), or if
     matplotlib is missing.
@@ -140,7 +143,7 @@ def build_report(
     overview = [*([overview_grid(named)] if len(runs) > 1 else []), *policy_grids([rows for _, rows in runs])]
     headings = [*(section.heading for section in sections), *cards]
     together = _panels([*draw_all((), throughput), *plots], "all-")
-    return _render(sections, headings, [*overview, *tables], together, throughput_findings(throughput))
+    return _render(sections, headings, [*overview, *tables], together, throughput_findings(throughput), title)
 
 
 def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -233,6 +236,7 @@ def _render(
     tables: Sequence[Grid],
     panels: Sequence[Panel],
     throughput: Sequence[Finding],
+    title: str | None,
 ) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -245,7 +249,7 @@ def _render(
     )
     environment.globals |= {"light": theme_css("light"), "dark": theme_css("dark"), "percent": _percent}
     return environment.get_template(TEMPLATE).render(
-        sections=sections, cards=cards, tables=tables, panels=panels, throughput=throughput
+        sections=sections, cards=cards, tables=tables, panels=panels, throughput=throughput, title=title
     )
 
 

@@ -15,6 +15,7 @@ from agentbench_spec.reproduce.plan import Plan
 from agentbench_spec.reproduce.reuse import refuse_other_measurement, run_folder
 from agentbench_spec.reproduce.table4 import throughput_table
 from agentbench_spec.results.folder import finished_manifest, read_manifest
+from agentbench_spec.results.paper import PAPER_GPU
 from agentbench_spec.results.tables import Table
 from agentbench_spec.results.throughput.pass_rows import read_rows
 from agentbench_spec.runs.setup import Tell
@@ -68,4 +69,4 @@ def _measured(wanted: Plan, config: RunConfig, results: Path, tell: Tell) -> Pat
 
 
 def _is_papers_gpu() -> bool:
-    return torch.cuda.is_available() and "H800" in torch.cuda.get_device_name()
+    return torch.cuda.is_available() and PAPER_GPU in torch.cuda.get_device_name()

@@ -10,7 +10,8 @@ from agentbench_spec.report.page import save_figures, write_report
 from agentbench_spec.report.pass_cards import throughput_card
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.reproduce.tables123 import Reproduced, write_record
-from agentbench_spec.results.export import sheet, write_tables
+from agentbench_spec.reproduce.versus_paper import versus_grids, versus_sheets
+from agentbench_spec.results.export import markdown, sheet, write_tables
 from agentbench_spec.results.intervals import ends
 from agentbench_spec.results.tables import Table
 from agentbench_spec.writing import write_bytes
@@ -26,6 +27,11 @@ def write_everything(done: Reproduced, folder: Path) -> list[Path]:
     files += save_figures(runs, figures)
     files += [path for plot in (*draw_all((), points), *done.plots) for path in plot.save(figures)]
     files += [write_csv(plot, folder) for plot in done.plots]
+    sheets = versus_sheets(done)
+    beside = folder / f"{done.plan.name}_versus_paper.md"
+    write_bytes(beside, "\n".join(map(markdown, sheets)).encode())
+    tables = versus_grids(sheets)
+    files += [beside, write_report((), beside.with_suffix(".html"), tables=tables, title="Beside the paper's values")]
     name = f"{done.plan.name}.html"
     page = write_report(
         runs, folder / name, tables=grids(done.tables), throughput=points, cards=cards, plots=done.plots

@@ -26,6 +26,8 @@ METRICS = {"speedup": "speedup", "tau_raw": "tau", "tokens_per_s": "throughput_t
 """Our figure -> the paper's. Its τ is our raw τ: the released loop counts the last round unclipped. Its speed-up is
 taken to be of decoding alone: 2.7 after a prompt of 64K tokens is out of reach with the prefill in it."""
 TARGETS = ("Qwen3-4B", "Qwen3-8B")
+PAPER_GPU = "H800"
+"""What its speeds were measured on."""
 FALL = "agentic over general"
 """The column of figure 1b that holds how much of τ is left."""
 MEAN = "mean"
