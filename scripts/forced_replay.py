@@ -31,6 +31,8 @@ def forced(folder: Path) -> RunConfig:
     settings = manifest["settings"]
     if settings["replay"]["history"] != "live":
         raise ConfigError(f"{folder} is a run of recorded sessions, not a live one")
+    if settings.get("backend", "engine") != "engine":
+        raise ConfigError(f"{folder}: servers emit no record; use run --workload parts/NAME/{LIVE} --mode forced")
     settings["replay"]["history"] = "recorded"
     settings["decode"]["mode"] = "forced"
     settings["workload"] = {"name": str(folder / LIVE)}

@@ -70,6 +70,9 @@ def _sessions_of(given: Path) -> Path:
     from agentbench_spec.results.folder import LIVE, read_manifest
 
     read_manifest(given)
+    if parts := sorted(given.glob(f"parts/*/{LIVE}")):
+        names = ", ".join(str(path.parent) for path in parts)
+        raise ConfigError(f"{given}: each drafter has sessions of its own, in its part of the run; name one: {names}")
     if not (given / LIVE).is_file():
         raise ConfigError(
             f"{given}: holds no live sessions ({LIVE}), so its target submitted nothing; for recorded ones give the "

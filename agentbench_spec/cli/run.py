@@ -154,7 +154,7 @@ def _way_to_resume(folder: Path) -> str:
 
 def _show(done: Outcome | ServedRun | Joined) -> None:
     """The table and what to think of it; exit code 1 if the run is void."""
-    from agentbench_spec.results.derived.tasks import task_line, tasks_by_drafter
+    from agentbench_spec.results.derived.tasks import task_lines, tasks_by_drafter
     from agentbench_spec.results.machines.store import shown
     from agentbench_spec.results.summary import render, summary_dict
     from agentbench_spec.results.verdict import failed_drafters, reasons
@@ -163,8 +163,8 @@ def _show(done: Outcome | ServedRun | Joined) -> None:
     for line in done.card.lines(done.rows)[stood_there:] if done.card else ():
         say(line)
     console.print(render(done.summary))
-    if tasks := task_line(tasks_by_drafter(done.rows)):
-        say(tasks)
+    for line in task_lines(tasks_by_drafter(done.rows)):
+        say(line)
     for reason in reasons(done.rows):
         say(reason, "yellow")
     for note in done.notes[:_MOST_NOTES]:

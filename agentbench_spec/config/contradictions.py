@@ -91,7 +91,6 @@ def _servers(config: RunConfig) -> Iterator[str]:
     if config.backend == "engine":
         return
     engine_only = (
-        ("replay.history=live", config.replay.history == "live"),
         ("measure.aa", config.measure.aa),
         ("measure.rounds", config.measure.rounds),
         ("measure.ceiling", config.measure.ceiling),

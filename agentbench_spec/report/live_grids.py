@@ -38,18 +38,24 @@ def _tasks_grid(found: Sequence[DrafterTasks], *, greedy: bool) -> Grid:
         )
         for own in found
     )
-    plain = any(own.drafter == BASELINE for own in found)
-    notes = [_OF_ONE_TRAJECTORY if plain else _OF_CLIENTS]
+    apart, plain = found[0].apart, any(own.drafter == BASELINE for own in found)
+    notes = [_OF_EACH_ITS_OWN if apart else _OF_ONE_TRAJECTORY if plain else _OF_CLIENTS]
     notes += [] if greedy else ["Outputs are drawn at random, so seconds of a task differ by what was said, too."]
-    notes += [f"{own.drafter}: {_ends(own)}." for own in found if own.drafter == BASELINE]
+    notes += [f"{own.drafter}: {_ends(own)}." for own in found if apart or own.drafter == BASELINE]
     return Grid("Tasks by drafter", columns, lines, tuple(notes))
 
 
+_OF_TASKS = (
+    "Speed-up: seconds of plain decoding over the drafter's, prefill and ingest included, summed over the tasks that "
+    "both were timed in; intervals leave one task out at a time."
+)
 _OF_ONE_TRAJECTORY = (
     "The calls of plain decoding are carried out, and every drafter decodes each turn from the same state: tasks, "
-    "turns and what was solved are those of one trajectory. Speed-up: seconds of plain decoding over the drafter's, "
-    "prefill and ingest included, summed over the tasks that both were timed in; intervals leave one task out at a "
-    "time."
+    f"turns and what was solved are those of one trajectory. {_OF_TASKS}"
+)
+_OF_EACH_ITS_OWN = (
+    "The calls of every drafter are carried out: from the first output on that differs, a task is another trajectory, "
+    f"of other turns, and is compared as a whole. {_OF_TASKS} Turns are paired where the prompt is the same."
 )
 _OF_CLIENTS = "A task is a session of a client, who alone knows whether it was solved, and what its tools took."
 
@@ -59,20 +65,33 @@ def _ends(own: DrafterTasks) -> str:
 
 
 def _each_task_grid(found: Sequence[DrafterTasks]) -> Grid:
-    """One line a task of the trajectory: what came of it, and the seconds of every drafter."""
+    """One line a task: what came of it, by drafter where trajectories part, and the seconds of every drafter."""
     first = next((own for own in found if own.drafter == BASELINE), found[0])
     by_name = {own.drafter: {task.name: task for task in own.tasks} for own in found}
     listed = first.tasks[:MOST_TURNS]
-    columns = ("task", "ended", "solved", "turns", "tokens", "environment, s", *(f"{name}, s" for name in by_name))
-    lines = tuple((*_what_came(task), *(_wall(tasks.get(task.name)) for tasks in by_name.values())) for task in listed)
+    told = list(by_name) if first.apart else [first.drafter]
+    whose = [f"{name}: " if first.apart else "" for name in told]
+    columns = ("task", *(who + what for who in whose for what in _CAME), *(f"{name}, s" for name in by_name))
+    lines = tuple(
+        (
+            word(task.name),
+            *(cell for name in told for cell in _what_came(by_name[name].get(task.name))),
+            *(_wall(tasks.get(task.name)) for tasks in by_name.values()),
+        )
+        for task in listed
+    )
     more = len(first.tasks) - len(listed)
     notes = (f"The first {MOST_TURNS} of {len(first.tasks)} are listed.",) if more else ()
     return Grid("Seconds of the model, task by task", columns, lines, notes)
 
 
-def _what_came(task: Task) -> tuple[Cell, ...]:
+_CAME = ("ended", "solved", "turns", "tokens", "environment, s")
+
+
+def _what_came(task: Task | None) -> tuple[Cell, ...]:
+    if task is None:
+        return (Cell(NOTHING),) * len(_CAME)
     return (
-        word(task.name),
         word(task.ended, "bad" if task.ended == "error" else ""),
         _verdict(task.solved),
         number(task.turns, 0),

@@ -29,19 +29,8 @@ AGAIN = "none-again"
 """Name of a second such drafter: its speed-up is 1 but for what disturbs a run's clocks."""
 
 CONDITIONS = (
-    "schema",
-    "target",
-    "temperature",
-    "top_k",
-    "top_p",
-    "decode_mode",
-    "history_mode",
-    "prefix_mode",
-    "thinking",
-    *("clock", "graphs"),
-    "backend",
-    "client",
-    "concurrency",
+    *("schema", "target", "temperature", "top_k", "top_p", "decode_mode", "history_mode", "prefix_mode", "thinking"),
+    *("clock", "graphs", "backend", "client", "concurrency"),
 )
 """Fields in which rows must agree before any figure is taken over them."""
 
@@ -285,8 +274,13 @@ def warnings(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> li
 
 
 def turn_of(row: TurnRow) -> tuple[str, str, int]:
-    """The key that pairs the rows of one turn."""
-    return row.workload, row.rollout, row.turn
+    """The key that pairs the rows of one turn.
+
+    Servers whose history is their own words, or live, part ways: there a turn is shared as far as it was paired.
+    """
+    paired = row.identical is not None or row.speedup is not None or row.speedup_e2e is not None
+    shared = paired or row.backend == "engine" or row.history_mode == "recorded"
+    return row.workload, row.rollout if shared else f"{row.rollout} of {row.drafter}", row.turn
 
 
 def _group(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -184,7 +184,7 @@ class TurnRow:
 
     # a live session; all None in replay
     env_s: float | None = None
-    """Wall time in which the environment carried the turn's calls out; the same for all drafters."""
+    """Wall time in which the environment carried the turn's calls out; in process one for all drafters."""
     env_error: str | None = None
     """Why the environment did not carry them out; a tool that answers with an error has done its work."""
     ended: Ended | None = None

@@ -56,7 +56,7 @@ def run_anywhere(config: RunConfig, folder: Path, how: How, tell: Tell) -> Outco
         from agentbench_spec.runs.scale.on_ray import run_on_ray
 
         return run_on_ray(config, folder, shards=how.shards, resume=how.resume, tell=tell, bar=how.bar)
-    if config.replay.history == "live":
+    if config.backend == "engine" and config.replay.history == "live":
         from agentbench_spec.runs.live.live_run import run_live
 
         return run_live(config, folder, resume=how.resume, tell=tell)

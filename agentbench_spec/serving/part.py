@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,18 @@ from agentbench_spec.rollout import Rollout
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.rollouts.toolcalls.families import family_of
 from agentbench_spec.rollouts.toolcalls.verdicts import CallJudge
+from agentbench_spec.runs.live.taken_sessions import TakenSessions, read_taken
 from agentbench_spec.serving.access import Connect
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.client import Client
 from agentbench_spec.serving.counts import reuse_shortfall
 from agentbench_spec.serving.engines import engine_of
-from agentbench_spec.serving.paired_rows import judge_divergences
-from agentbench_spec.serving.refusals import refuse_draft_limit, refuse_low_tau
+from agentbench_spec.serving.live.live_traffic import LiveTraffic, Sandboxes
+from agentbench_spec.serving.paired_rows import judge_calls, judge_divergences
+from agentbench_spec.serving.refusals import acceptance_parts, longest_text, refuse_draft_limit, refuse_low_tau
 from agentbench_spec.serving.server_rows import Served
 from agentbench_spec.serving.servers import Server, keeps_no_text
-from agentbench_spec.serving.traffic import (
-    OneAtATime,
-    ServedReplayer,
-    acceptance_parts,
-    longest_text,
-    serve,
-)
+from agentbench_spec.serving.traffic import OneAtATime, ServedReplayer, serve
 from agentbench_spec.serving.window import WINDOWS, window
 
 _BUSY_CLIENT = 0.7
@@ -57,6 +53,8 @@ class PartResult:
     draft: dict[str, Any] | None = None
     token_capacity: int | None = None
     kv_pool_bytes: int | None = None
+    sessions: Mapping[str, Rollout] = field(default_factory=dict)
+    """Those of a live run, by task."""
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -124,6 +122,7 @@ def read_part(folder: Path) -> PartResult:
         draft=manifest.get("draft"),
         token_capacity=manifest.get("token_capacity"),
         kv_pool_bytes=manifest.get("kv_pool_bytes"),
+        sessions=read_taken(folder),
     )
 
 
@@ -147,6 +146,9 @@ def measure_part(
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(server.base_url)) for server in servers]
         replayers = open_replayers(config, workload, servers, clients)
+        live = stack.enter_context(Sandboxes(config)) if config.replay.history == "live" else None
+        if live is not None:
+            replayers = [LiveTraffic(plain, live, draft) for plain in replayers]
         limited = draft is not None and draft.get("max_position_embeddings") and not keeps_no_text(draft)
         if limited and replayers[0].renderer is not None:
             text = longest_text(rollouts, replayers[0].renderer, config.replay.max_turns, config.decode.max_new_tokens)
@@ -155,14 +157,15 @@ def measure_part(
         left = [rollout for rollout in rollouts if rollout.id not in writer.completed]
         if left:
             emptied = warm_up(config, rollouts, replayers, servers[0])
-            _measure_window(config, left, replayers, writer, emptied=emptied)
-        judge = clients[0] if baseline is not None and config.decode.greedy else None
-        _, rows = read_run(folder)
-        refuse_low_tau(servers[0], acceptance_parts(rows), min_tau=config.servers.min_tau)
-        if judge is not None and baseline is not None and replayers[0].renderer is not None:
-            judge_divergences(folder, rows, baseline.rows, judge, replayers[0].renderer, rollouts)
+            _measure_window(config, left, replayers, writer, live, emptied=emptied)
+        own = read_part(folder)
+        refuse_low_tau(servers[0], acceptance_parts(own.rows), min_tau=config.servers.min_tau)
+        if baseline is not None and config.decode.greedy and replayers[0].renderer is not None:
+            judge_divergences(folder, own, baseline, clients[0], replayers[0].renderer, rollouts)
+        if baseline is not None and replayers[0].judge is not None:
+            judge_calls(folder, own, baseline, replayers[0].judge)
         writer.finish(include_degenerate=True)
-    return read_part(folder)
+    return own
 
 
 def _writer(
@@ -251,18 +254,23 @@ def _measure_window(
     left: Sequence[Rollout],
     replayers: Sequence[ServedReplayer],
     writer: RunWriter,
+    live: Sandboxes | None,
     *,
     emptied: bool,
 ) -> None:
     """One stretch of measuring; its totals are kept even if the servers die."""
     rows: list[TurnRow] = []
+    kept = TakenSessions(writer.folder, writer.completed)
     bar = Bar(total=len(left), desc=replayers[0].server.drafter, unit="rollout")
 
     def done(rollout: Rollout, own: list[TurnRow]) -> None:
         for row in own:
             writer.turn([row])
+        if live is not None and (taken := live.taken.pop(rollout.id, None)) is not None:
+            kept.keep(taken)
         failure = next((row.error for row in own if row.status == "error"), None)
-        writer.rollout_done(rollout.id, status="error" if failure else "ok", error=failure)
+        ended = next((row.ended for row in own if row.ended), "ok")
+        writer.rollout_done(rollout.id, status="error" if failure else ended, error=failure)
         rows.extend(own)
         bar.update()
 

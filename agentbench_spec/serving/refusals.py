@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.config import RunConfig
 from agentbench_spec.engine import embedded
-from agentbench_spec.errors import ConfigError, MeasurementError
+from agentbench_spec.errors import AgentBenchError, ConfigError, MeasurementError
+from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.rollout import Rollout
 from agentbench_spec.serving.access import refuse_addresses
 from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.servers import Server
+
+if TYPE_CHECKING:
+    from agentbench_spec.runs.replay import Renders
 
 _ENOUGH_STEPS = 20
 
@@ -28,8 +33,10 @@ def refuse_settings(config: RunConfig, environ: Mapping[str, str]) -> None:
         )
     if config.decode.mode == "forced":
         raise ConfigError("decode.mode=forced: a server cannot be made to emit the record; use generate")
-    if settings.client == "chat" and config.replay.history == "self":
-        raise ConfigError(f"replay.history=self needs the token ids of answers; use {name}.client=generate")
+    if settings.client == "chat" and config.replay.history != "recorded":
+        raise ConfigError(
+            f"replay.history={config.replay.history} needs the token ids of answers; use {name}.client=generate"
+        )
     if settings.launch and settings.concurrency > settings.max_running_requests:
         raise ConfigError(
             f"concurrency {settings.concurrency} exceeds {name}.max_running_requests "
@@ -80,3 +87,23 @@ def refuse_low_tau(server: Server, parts: Iterable[tuple[int, int]], *, min_tau:
             "draft and the algorithm or the target do not belong together; check the algorithm's name and the draft's "
             f"architecture, or set {server.backend}.min_tau=0 if the draft really is that weak"
         )
+
+
+def longest_text(
+    rollouts: Sequence[Rollout], renderer: Renders, max_turns: int | None, max_new_tokens: int
+) -> tuple[int, str]:
+    """Tokens of the longest prompt with its answer, and which turn that is; turns that do not render do not count."""
+    longest = (0, "no turn")
+    for rollout in rollouts:
+        for turn, message in enumerate(rollout.decode_points()[:max_turns]):
+            try:
+                need = len(renderer.prompt(rollout, message)) + max_new_tokens
+            except AgentBenchError:
+                break
+            longest = max(longest, (need, f"{rollout.id} turn {turn}"))
+    return longest
+
+
+def acceptance_parts(rows: Sequence[TurnRow]) -> list[tuple[int, int]]:
+    """(correct drafts, verify steps) of the turns that count."""
+    return [(row.matched, row.rounds) for row in rows if row.status == "ok" and row.matched is not None and row.rounds]

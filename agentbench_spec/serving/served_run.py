@@ -33,7 +33,8 @@ from agentbench_spec.serving.engines import engine_of
 from agentbench_spec.serving.kvcost import Cost, draft_kv_costs
 from agentbench_spec.serving.launch import launchables, launched
 from agentbench_spec.serving.launchable import Launchable
-from agentbench_spec.serving.paired_rows import pair_parts, read_margins
+from agentbench_spec.serving.live.live_traffic import read_tasks
+from agentbench_spec.serving.paired_rows import pair_parts
 from agentbench_spec.serving.refusals import refuse_settings, refuse_unequal
 from agentbench_spec.serving.servers import Server, draft_config, refuse_unlike
 
@@ -123,8 +124,8 @@ def run_served(
 def prepare(
     config: RunConfig, *, argv: Sequence[str] | None = None, key: str | None = None, tell: Tell = lambda line: None
 ) -> Job:
-    """Load the rollouts and describe the measurement, the API key left out of it."""
-    source = read_source(config, tell=tell)
+    """Load the rollouts, or list the tasks, and describe the measurement, the API key left out of it."""
+    source = read_tasks(config, tell) if config.replay.history == "live" else read_source(config, tell=tell)
     settings, reach = settings_of(config)
     manifest = make_manifest(
         host=host_facts(),
@@ -163,11 +164,9 @@ def join(
     logs: folder of the launched servers' output.
     """
     folder = writer.folder
-    costs = {
-        name: draft_kv_costs(result, results.get(BASELINE), log_of(logs, name)) for name, result in results.items()
-    }
-    margins = {name: read_margins(part_folder(folder, name)) for name in results}
-    pair_parts(writer, [result.rows for result in results.values()], margins)
+    plain = results.get(BASELINE)
+    costs = {name: draft_kv_costs(result, plain, log_of(logs, name)) for name, result in results.items()}
+    pair_parts(writer, list(results.values()), {name: part_folder(folder, name) for name in results})
     write_json_atomic(folder / SERVING, _serving(results, costs))
     return writer.finish(include_degenerate=config.measure.include_degenerate), costs
 

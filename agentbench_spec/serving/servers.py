@@ -160,7 +160,9 @@ class Server:
             raise ConfigError(
                 f"{self.base_url}: replay.prefix=cold, but the server keeps prefixes; start it with {self.cold_flag}"
             )
-        several = any(len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts)
+        several = config.replay.history == "live" or any(
+            len(rollout.decode_points()[: config.replay.max_turns]) > 1 for rollout in rollouts
+        )
         if not cold and several and self.keeps_prefixes is False:
             raise ConfigError(
                 f"{self.base_url}: the prefix cache is off, so every turn would be prefilled from nothing; start the "

@@ -73,6 +73,10 @@ def sweep(
     baseline, or if a finished cell was measured under other settings; MeasurementError if the baseline fails.
     """
     environ = os.environ if environ is None else environ
+    if config.replay.history == "live":
+        raise ConfigError(
+            "replay.history=live: servers of a throughput must be asked for one text by all drafters; leave it out"
+        )
     refuse_settings(at(config, plan, max(plan.concurrency), 1), environ)
     key = access.api_key(api_key, environ)
     folder.mkdir(parents=True, exist_ok=True)

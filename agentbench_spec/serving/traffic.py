@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -32,7 +33,7 @@ class ServerGone(AgentBenchError):
 
 
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """Where one rollout stands."""
 
     said: Rollout
@@ -87,7 +88,7 @@ class ServedReplayer:
 
     def replay(self, rollout: Rollout) -> list[TurnRow]:
         """The rows of all turns; those after a failed one say so. Raises ServerGone if it died, or Unauthorised."""
-        walk, rows = _Walk(rollout), []
+        walk, rows = Walk(rollout), []
         ended: TurnRow | None = None
         for turn, message in enumerate(rollout.decode_points()[: self.served.max_turns]):
             row = blank_row(self.served, self.server, rollout, turn, message)
@@ -95,21 +96,28 @@ class ServedReplayer:
             if ended is not None:
                 row.status, row.error = "not_reached", f"turn {ended.turn} ended the rollout: {ended.error}"
                 continue
-            try:
+            with self.faults_into(row):
                 self._turn(walk, row, rollout, message)
-            except RequestFailed as error:
-                if not self.client.healthy():
-                    raise ServerGone(f"{self.server.base_url} died during {rollout.id} turn {turn}: {error}") from error
-                row.status, row.error = "error", describe(error)
-            except Unauthorised:
-                raise
-            except Exception as error:  # one bad rollout never ends a run
-                row.status, row.error = "error", describe(error)
             if row.status == "error":
                 ended = row
         return rows
 
-    def _turn(self, walk: _Walk, row: TurnRow, rollout: Rollout, message: int) -> None:
+    @contextmanager
+    def faults_into(self, row: TurnRow) -> Iterator[None]:
+        """What goes wrong becomes the row's error. Raises ServerGone if the server died, or Unauthorised."""
+        try:
+            yield
+        except RequestFailed as error:
+            if not self.client.healthy():
+                gone = f"{self.server.base_url} died during {row.rollout} turn {row.turn}: {error}"
+                raise ServerGone(gone) from error
+            row.status, row.error = "error", describe(error)
+        except Unauthorised:
+            raise
+        except Exception as error:  # one bad rollout never ends a run
+            row.status, row.error = "error", describe(error)
+
+    def _turn(self, walk: Walk, row: TurnRow, rollout: Rollout, message: int) -> None:
         if self.renderer is None:
             tools = rollout.tools_at(message)
             answer = self.client.chat(walk.said.messages[:message], tools, self.ask, self._name)
@@ -118,11 +126,18 @@ class ServedReplayer:
             self.heard(row, answer)
             return
         prompt = self.renderer.prompt(walk.said, message)
+        if (heard := self.ask_for(walk, row, prompt)) is not None:
+            judge_answer(row, heard, rollout, message, self.judge)
+            self.heard(row, heard)
+            self._advance(walk, prompt, heard, message)
+
+    def ask_for(self, walk: Walk, row: TurnRow, prompt: list[int]) -> Answer | None:
+        """The answer to a prompt, in its row; None if the row says why nothing was asked. Raises RequestFailed."""
         row.context_tokens = len(prompt)
         row.drift_tokens = len(walk.expected) - common_prefix(walk.expected, prompt)
-        if refusal := self._refusal(prompt):
+        if refusal := self.refusal(prompt):
             row.status, row.error = refusal
-            return
+            return None
         row.expected_reused_tokens = self._expected_reuse(walk, prompt)
         answer = self.client.generate(prompt, self.ask, self._name)
         fill_answer(row, answer, self.server)
@@ -131,16 +146,16 @@ class ServedReplayer:
                 "invalid",
                 f"{len(prompt)} prompt ids sent, the server counted {answer.prompt_tokens}",
             )
-        judge_answer(row, answer, rollout, message, self.judge)
-        self.heard(row, answer)
-        self._advance(walk, row, prompt, answer, message)
+        walk.served_ids.append([*prompt, *(answer.output_ids or ())])
+        return answer
 
     @property
     def _name(self) -> str:
         """What the model is called on the OpenAI routes."""
         return str(self.server.model.get("id") or self.served.target)
 
-    def _refusal(self, prompt: Sequence[int]) -> tuple[Status, str] | None:
+    def refusal(self, prompt: list[int]) -> tuple[Status, str] | None:
+        """(status, why) if a prompt cannot be sent at all."""
         window, need = self.server.window, len(prompt) + self.ask.max_new_tokens
         if window is None or need <= window:
             return None
@@ -149,20 +164,19 @@ class ServedReplayer:
             f"{len(prompt)} prompt tokens + {self.ask.max_new_tokens} new ones exceed the window of {window}",
         )
 
-    def _expected_reuse(self, walk: _Walk, prompt: list[int]) -> int | None:
+    def _expected_reuse(self, walk: Walk, prompt: list[int]) -> int | None:
         if self.server.keeps_prefixes is False:
             return 0
         found = [self.server.expected_reuse(before, prompt) for before in walk.served_ids]
         known = [tokens for tokens in found if tokens is not None]
         return max(known, default=0) if len(known) == len(found) else None
 
-    def _advance(self, walk: _Walk, row: TurnRow, prompt: list[int], answer: Answer, message: int) -> None:
+    def _advance(self, walk: Walk, prompt: list[int], answer: Answer, message: int) -> None:
         assert self.renderer is not None
-        output = answer.output_ids or []
-        walk.served_ids.append([*prompt, *output])
         if self.served.history_mode == "self":
             if answer.output_ids is None:
                 raise RequestFailed("history=self needs output ids, and the server sent none")
+            output = answer.output_ids
             spoken = Message(role="assistant", content=self.renderer.text(output), synthetic=True)
             before, after = walk.said.messages[:message], walk.said.messages[message + 1 :]
             walk.said = walk.said.model_copy(update={"messages": (*before, spoken, *after)})
@@ -275,23 +289,3 @@ class _Pool:
                 f"{len(self._todo)} rollouts were not replayed, no server is left ({reasons}); start the server again "
                 "and continue with --resume"
             )
-
-
-def longest_text(
-    rollouts: Sequence[Rollout], renderer: Renders, max_turns: int | None, max_new_tokens: int
-) -> tuple[int, str]:
-    """Tokens of the longest prompt with its answer, and which turn that is; turns that do not render do not count."""
-    longest = (0, "no turn")
-    for rollout in rollouts:
-        for turn, message in enumerate(rollout.decode_points()[:max_turns]):
-            try:
-                need = len(renderer.prompt(rollout, message)) + max_new_tokens
-            except AgentBenchError:
-                break
-            longest = max(longest, (need, f"{rollout.id} turn {turn}"))
-    return longest
-
-
-def acceptance_parts(rows: Sequence[TurnRow]) -> list[tuple[int, int]]:
-    """(correct drafts, verify steps) of the turns that count."""
-    return [(row.matched, row.rounds) for row in rows if row.status == "ok" and row.matched is not None and row.rounds]

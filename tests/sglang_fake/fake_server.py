@@ -57,6 +57,8 @@ class Behaviour:
     """Number of a generation request -> the key wanted from it on."""
     flush_text: str = "busy"
     health: bool = True
+    script: Callable[[list[int]], list[int]] | None = None
+    """Prompt -> what is said to it, over and over once it is said; None: tokens follow from the text so far."""
     log: Path | None = None
     """A line with the prompt's ids for each generation request: what outlives a kill."""
 
@@ -213,7 +215,7 @@ class FakeServer:
 
     def _decode(self, prompt: list[int], cap: int, stops: set[int]) -> tuple[list[int], list[int], list[int]]:
         """Output, histogram of accepted drafts, and new tokens of each chunk, the first token's own first."""
-        output = [self._next(prompt)]
+        output = [self._next(prompt, [])]
         histogram, chunks, step = [0] * self.width, [1], 0
         while len(output) < cap and output[-1] not in stops:
             accepted = min(self.behaviour.accepted[step % len(self.behaviour.accepted)], self.width - 1)
@@ -226,10 +228,14 @@ class FakeServer:
     def _round(self, prompt: list[int], output: list[int], most: int, cap: int, stops: set[int]) -> int:
         before = len(output)
         while len(output) - before < most and len(output) < cap and output[-1] not in stops:
-            output.append(self._next(prompt + output))
+            output.append(self._next(prompt, output))
         return len(output) - before
 
-    def _next(self, text: list[int]) -> int:
+    def _next(self, prompt: list[int], output: list[int]) -> int:
+        if self.behaviour.script is not None:
+            said = self.behaviour.script(prompt)
+            return said[len(output) % len(said)]
+        text = prompt + output
         return (sum((i % 7 + 1) * token for i, token in enumerate(text[-9:])) * 31 + len(text)) % self.behaviour.vocab
 
     def _details(self, histogram: list[int], tokens: int, fault: str | None) -> dict[str, Any]:

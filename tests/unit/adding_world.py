@@ -115,6 +115,20 @@ class Sums:
         return [Adding(i) for i in range(2)][:limit]
 
 
+class Unstartable(Adding):
+    """A task without a world."""
+
+    def start(self) -> Sequence[Message]:
+        raise RuntimeError("there is no such world")
+
+
+class BrokenSums(Sums):
+    """Two tasks of which the first cannot be started."""
+
+    def environments(self, *, limit: int | None = None, seed: int = 0) -> list[Adding]:
+        return [Unstartable(0), Adding(1)][:limit]
+
+
 class Submissions(Sums):
     """Two tasks that hand something in."""
 

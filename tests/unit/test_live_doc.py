@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "live.md").read_text("utf-8")
 @pytest.fixture
 def greetings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of the page's live workload, as a module that can be imported."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"^```python\n(import agentbench_spec.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "page_of_greetings.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("page_of_greetings", None)

@@ -11,7 +11,7 @@ from reportkit import timed, two_rollouts, write_run
 
 from agentbench_spec.report.live_grids import live_grids
 from agentbench_spec.report.page import build_report
-from agentbench_spec.results.derived.tasks import DrafterTasks, task_line, tasks_by_drafter
+from agentbench_spec.results.derived.tasks import DrafterTasks, task_lines, tasks_by_drafter
 from agentbench_spec.results.rows import TurnRow
 
 PLAIN_S, NGRAM_S, ENV_S = 0.12, 0.084, 0.36
@@ -66,9 +66,9 @@ def test_tasks_are_counted_and_timed_whole() -> None:
     assert [task.env_s for task in own.tasks] == pytest.approx([2 * ENV_S, 3 * ENV_S, ENV_S])
     assert (own.solved, own.turns, own.calls) == ((1, 3), 2.0, (6, 6))
     assert own.wall_s == pytest.approx(2 * NGRAM_S) and own.env_s == pytest.approx(2 * ENV_S)
-    assert task_line([of(three_tasks(), "none")]) == (
+    assert task_lines(tasks_by_drafter(three_tasks())) == [
         "tasks solved: 1 of 3, in 2.0 turns on average (1 done, 1 loop, 1 context); the environment took 0.72 s a task"
-    )
+    ]
 
 
 def test_a_task_is_one_cluster() -> None:

@@ -206,5 +206,3 @@ def test_what_contradicts_a_live_run_is_refused(tiny: Path) -> None:
     """Fails if a setting that a live run cannot keep is passed over in silence."""
     with pytest.raises(ConfigError, match="no record to emit"):
         settings(tiny, **{"replay.history": "live", "decode.mode": "forced"})
-    with pytest.raises(ConfigError, match="only our own engine"):
-        settings(tiny, **{"replay.history": "live", "backend": "sglang"})

@@ -116,7 +116,7 @@ class FakeVLLM(FakeServer):
 
     def decode(self, prompt: list[int], cap: int, stops: set[int]) -> Decoded:
         own = self.behaviour
-        done = Decoded([self._next(prompt)], [1], self.cached(prompt))
+        done = Decoded([self._next(prompt, [])], [1], self.cached(prompt))
         if own.method and done.cached == len(prompt) - 1:
             done.accepted, done.drafted = [0], [own.k]
         cap = min(cap, (own.max_model_len or 2048) - len(prompt))

@@ -30,7 +30,7 @@ class Task:
     tokens: int
     """Tokens said, in all turns."""
     wall_s: float | None
-    """Prefill, ingest and decoding of all turns; None where one of them was not measured."""
+    """Prefill, ingest and decoding of all turns, of servers all of their answers; None where one was not timed."""
     env_s: float | None
     """What the environment took; None where a turn does not tell."""
     solved: bool | None
@@ -59,6 +59,8 @@ class DrafterTasks:
     """The model's seconds."""
     with_environment: Versus
     """The model's and the environment's: what a user waits."""
+    apart: bool
+    """True if each drafter's own calls were carried out, as with servers: trajectories part ways."""
 
     @property
     def solved(self) -> tuple[int, int]:
@@ -105,19 +107,22 @@ def tasks_by_drafter(rows: Iterable[TurnRow]) -> list[DrafterTasks]:
             _calls(own),
             _versus(plain, tasks[drafter], environment=False),
             _versus(plain, tasks[drafter], environment=True),
+            apart=own[0].backend != "engine",
         )
         for drafter, own in drafters.items()
     ]
 
 
-def task_line(found: Sequence[DrafterTasks]) -> str | None:
-    """What came of the tasks of the baseline, whose calls are carried out, for the screen; None: there were none."""
-    own = next((each for each in found if each.drafter == BASELINE), None)
-    if own is None:
-        return None
+def task_lines(found: Sequence[DrafterTasks]) -> list[str]:
+    """What came of the tasks, for the screen: of each drafter whose own calls are carried out, else of the baseline."""
+    return [_line(own) for own in found if own.apart or own.drafter == BASELINE]
+
+
+def _line(own: DrafterTasks) -> str:
     ends = ", ".join(f"{count} {how}" for how, count in own.ends.items())
     took = "" if own.env_s is None else f"; the environment took {own.env_s:.2f} s a task"
-    return f"tasks solved: {own.solved[0]} of {own.solved[1]}, in {own.turns:.1f} turns on average ({ends}){took}"
+    who = f"{own.drafter}: " if own.apart else ""
+    return f"{who}tasks solved: {own.solved[0]} of {own.solved[1]}, in {own.turns:.1f} turns on average ({ends}){took}"
 
 
 def _tasks(rows: Iterable[TurnRow]) -> dict[_Name, Task]:
@@ -135,11 +140,19 @@ def _task(name: _Name, rows: Sequence[TurnRow]) -> Task:
         cluster=cluster_of(last),
         turns=len(taken),
         tokens=sum(row.output_tokens or 0 for row in taken),
-        wall_s=total_of(e2e_s(row) for row in taken),
+        wall_s=total_of(map(_waited_s, taken)),
         env_s=total_of(row.env_s for row in taken),
         solved=False if last.ended == "error" else last.solved,
         ended=last.ended,
     )
+
+
+def _waited_s(row: TurnRow) -> float | None:
+    """Seconds of a turn; of a server's, from sending to the last chunk where decoding alone was not timed."""
+    whole_s = e2e_s(row)
+    if whole_s is None and row.ttft_s is not None and row.chunk_gaps_s is not None:
+        return row.ttft_s + sum(row.chunk_gaps_s)
+    return whole_s
 
 
 def _calls(rows: Iterable[TurnRow]) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from agentbench_spec.results.derived.tasks import task_line, tasks_by_drafter
+from agentbench_spec.results.derived.tasks import task_lines, tasks_by_drafter
 from agentbench_spec.results.findings.draft_costs import cost_findings
 from agentbench_spec.results.findings.fastest import speed_findings
 from agentbench_spec.results.findings.trust import acceptance_finding, excluded_finding, outputs_finding
@@ -37,8 +37,9 @@ def _findings(rows: Sequence[TurnRow], summary: Summary, *, include_degenerate: 
         yield from (speed, *costs[:1], *more, *costs[1:])
         if (accepted := acceptance_finding(summary)) is not None:
             yield accepted
-        if line := task_line(tasks_by_drafter(rows)):
-            yield Finding("Tasks", f"{capital(line)}.")
+        if lines := task_lines(tasks_by_drafter(rows)):
+            each = "each drafter by its own calls: " if len(lines) > 1 else ""
+            yield Finding("Tasks", f"{capital(each + '; '.join(lines))}.")
     yield outputs_finding(rows, summary)
     yield excluded_finding(rows, summary)
 

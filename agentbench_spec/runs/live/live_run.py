@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentbench_spec.config import RunConfig
+from agentbench_spec.config import LiveConfig, RunConfig
 from agentbench_spec.errors import ContractError, MeasurementError
-from agentbench_spec.results.folder import LIVE, completed_rollouts
+from agentbench_spec.results.folder import completed_rollouts
 from agentbench_spec.results.writer import RunWriter, refuse_early
-from agentbench_spec.rollout import Message, Rollout, read_rollouts, write_rollouts
+from agentbench_spec.rollout import Message, Rollout
 from agentbench_spec.runs.execute import Bench, Outcome, measure
 from agentbench_spec.runs.live.sandbox import Sandbox, Task
+from agentbench_spec.runs.live.taken_sessions import TakenSessions
 from agentbench_spec.runs.live.trajectory import LiveReplayer
 from agentbench_spec.runs.setup import Tell
 
@@ -34,22 +35,13 @@ def run_live(
     broken environment.
     """
     refuse_early(folder, config.model_dump(mode="json"), resume=resume)
-    given, live = config.workload, config.live
-    tell(f"listing the tasks of {given.name}")
-    with Sandbox(
-        given.name,
-        given.options,
-        limit=given.limit,
-        seed=config.measure.seed,
-        step_s=live.step_s,
-        memory_bytes=live.memory_bytes,
-    ) as sandbox:
+    tell(f"listing the tasks of {config.workload.name}")
+    with open_sandbox(config) as sandbox:
         bench = Bench.open(config, tell, workload=sandbox.name)
         judge = bench.replayer.judge
         if judge is None:
             raise MeasurementError("a live run needs a judge of calls")
-        limits = live.model_copy(update={"turns": config.replay.max_turns or live.turns})
-        replayer = LiveReplayer(bench.replayer, judge, sandbox, limits)
+        replayer = LiveReplayer(bench.replayer, judge, sandbox, limits_of(config))
         first = [_opening(sandbox, sandbox.tasks[0])]
         rounds = config.measure.rounds
         return measure(
@@ -57,12 +49,30 @@ def run_live(
             folder,
             bench,
             first,
-            _facts(sandbox),
+            task_facts(sandbox),
             lambda writer: _walk_all(writer, replayer, sandbox.tasks, tell, rounds=rounds),
             resume=resume,
             argv=argv,
             tell=tell,
         )
+
+
+def open_sandbox(config: RunConfig) -> Sandbox:
+    """The configured tasks in a process of their own. Raises what `Sandbox` does."""
+    given, live = config.workload, config.live
+    return Sandbox(
+        given.name,
+        given.options,
+        limit=given.limit,
+        seed=config.measure.seed,
+        step_s=live.step_s,
+        memory_bytes=live.memory_bytes,
+    )
+
+
+def limits_of(config: RunConfig) -> LiveConfig:
+    """Where the sessions of a run end that do not end by themselves."""
+    return config.live.model_copy(update={"turns": config.replay.max_turns or config.live.turns})
 
 
 def _opening(sandbox: Sandbox, task: Task) -> Rollout:
@@ -72,7 +82,7 @@ def _opening(sandbox: Sandbox, task: Task) -> Rollout:
     return Rollout(id=task.id, workload=sandbox.name, tools=tuple(tools), messages=asked)
 
 
-def _facts(sandbox: Sandbox) -> dict[str, Any]:
+def task_facts(sandbox: Sandbox) -> dict[str, Any]:
     """What the manifest says about the tasks."""
     listed = json.dumps([asdict(task) for task in sandbox.tasks], sort_keys=True, default=str)
     sources = {json.dumps({k: task.source.get(k) for k in ("name", "version")}): task for task in sandbox.tasks}
@@ -85,7 +95,7 @@ def _facts(sandbox: Sandbox) -> dict[str, Any]:
 
 
 def _walk_all(writer: RunWriter, replayer: LiveReplayer, tasks: Sequence[Task], tell: Tell, *, rounds: bool) -> None:
-    taken = _Taken(writer.folder / LIVE, writer.completed)
+    taken = TakenSessions(writer.folder, writer.completed)
     turns = completed_rollouts(writer.folder)
     first = 0
     for number, task in enumerate(tasks, 1):
@@ -96,7 +106,7 @@ def _walk_all(writer: RunWriter, replayer: LiveReplayer, tasks: Sequence[Task], 
 
 
 def _walk_into(
-    writer: RunWriter, replayer: LiveReplayer, task: Task, first: int, taken: _Taken, *, rounds: bool
+    writer: RunWriter, replayer: LiveReplayer, task: Task, first: int, taken: TakenSessions, *, rounds: bool
 ) -> int:
     """Walk one task and declare it complete, whatever came of it; returns its turns."""
     count = 0
@@ -113,17 +123,3 @@ def _walk_into(
         taken.keep(replayer.taken)
     writer.rollout_done(task.id, status="error" if failure else str(ended), error=failure)
     return count
-
-
-class _Taken:
-    """The sessions of complete tasks, in a file that is whole at any moment."""
-
-    def __init__(self, path: Path, completed: frozenset[str]) -> None:
-        self._path, self._rollouts = path, list[Rollout]()
-        if path.is_file():
-            self._rollouts = [rollout for rollout in read_rollouts(path) if rollout.id in completed]
-
-    def keep(self, own: Rollout) -> None:
-        """Add one."""
-        self._rollouts.append(own)
-        write_rollouts(self._path, self._rollouts)
