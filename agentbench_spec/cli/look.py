@@ -85,11 +85,12 @@ def report(
     runs = [reading(run) for run in runs]
     for run in runs:
         read_manifest(run)
+    from agentbench_spec.report.engine_grids import pass_engine_grids
     from agentbench_spec.report.page import save_figures, write_report
     from agentbench_spec.report.pass_cards import holds_passes, pass_policy_grids, throughput_card
 
     passes = [run for run in runs if holds_passes(run)]
-    tables = pass_policy_grids(passes)
+    tables = [*pass_policy_grids(passes), *pass_engine_grids(passes)]
     turned = [run for run in runs if run not in passes] if tables else runs
     cards = [throughput_card(run) for run in passes] if tables else []
     page = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"

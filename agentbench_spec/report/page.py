@@ -15,6 +15,7 @@ from typing import Any
 
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.report.cards import Fact, Heading, conditions, heading
+from agentbench_spec.report.engine_grids import engine_grids
 from agentbench_spec.report.exclusions import excluded_grids
 from agentbench_spec.report.grids import (
     Grid,
@@ -140,7 +141,8 @@ def build_report(
         for i, (name, (manifest, rows), summary) in enumerate(zip(names, runs, summaries, strict=True), 1)
     ]
     named = [(name, m.get("settings") or {}, s) for name, (m, _), s in zip(names, runs, summaries, strict=True)]
-    overview = [*([overview_grid(named)] if len(runs) > 1 else []), *policy_grids([rows for _, rows in runs])]
+    overview = [*([overview_grid(named)] if len(runs) > 1 else []), *engine_grids(runs)]
+    overview += policy_grids([rows for _, rows in runs])
     headings = [*(section.heading for section in sections), *cards]
     together = _panels([*draw_all((), throughput), *plots], "all-")
     return _render(sections, headings, [*overview, *tables], together, throughput_findings(throughput), title)

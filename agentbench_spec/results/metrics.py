@@ -101,6 +101,8 @@ def conditions_of(row: TurnRow) -> Iterator[tuple[str, Any]]:
     if row.drafter != BASELINE and row.backend == "engine" and arm_of(row.drafter)[1] is None:
         yield "k", row.k_asked
     yield f"k of {row.drafter}", row.k_asked
+    if row.async_scheduling is not None:  # what a server does not tell agrees with anything
+        yield "async_scheduling", row.async_scheduling
 
 
 def by_drafter(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:

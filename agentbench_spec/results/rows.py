@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 
 from pydantic import ConfigDict
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the row schema. Readers refuse newer ones; an older row is read as one of today's, with nulls for what it
-did not record. 2: rounds timed, attempts, what others took. 3: tool calls judged. 4: machines, graphs."""
+did not record. 2: rounds timed, attempts, others' work. 3: tool calls judged. 4: machines, graphs. 5: versions."""
 
 Status = Literal["ok", "oversized", "draft_limit", "no_reference", "invalid", "retracted", "not_reached", "error"]
 StopReason = Literal["stop", "length", "end_of_record"]
@@ -200,10 +200,13 @@ class TurnRow:
     # served by another engine; all None for our own
     backend: str = "engine"
     """engine: our own loop; else the serving engine, as `--backend` names it."""
+    engine_version: str | None = None
+    """Of that engine, as its server says."""
+    async_scheduling: bool | None = None
+    """The server prepares a step while the one before runs; None: not told."""
     client: Literal["generate", "chat"] | None = None
     """Route the answers were asked for on."""
     server: str | None = None
-    """Which server answered."""
     concurrency: int | None = None
     """Rollouts in flight on that server."""
     scope: Literal["request", "server"] | None = None
@@ -261,9 +264,8 @@ class RoundRow:
     asked: int | None = None
     """Draft tokens the drafter was asked for."""
     proposed: int
-    """Draft tokens verified."""
     matched: int
-    """Draft tokens accepted, before any stop rule."""
+    """Draft tokens verified, and of these accepted, before any stop rule."""
     emitted: int
     """Tokens the round added to the output, clipped at stop tokens and at the length cap."""
     source: str | None = None
@@ -289,11 +291,9 @@ CLOCK_FIELDS = frozenset(f.name for f in fields(TurnRow) if f.name.endswith("_s"
 
 def _plain_type(name: str) -> Any:
     hint = get_type_hints(TurnRow)[name]
-    # `int | None` is a UnionType, `Literal[...] | None` a typing.Union (until Python 3.14 made them one)
-    union = get_origin(hint) in (UnionType, Union)
+    union = get_origin(hint) in (UnionType, Union)  # `Literal[...] | None` is a typing.Union until Python 3.14
     parts = [part for part in get_args(hint) if part is not type(None)] if union else [hint]
-    literals = [part for part in parts if get_origin(part) is Literal]
-    return str if literals else parts[0]
+    return str if any(get_origin(part) is Literal for part in parts) else parts[0]
 
 
 COLUMNS: dict[str, Any] = {f.name: _plain_type(f.name) for f in fields(TurnRow)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from rich import box
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agentbench_spec.results import costs, metrics
 from agentbench_spec.results.clock_checks import clock_warnings
+from agentbench_spec.results.derived.engines import by_engine, refuse_unlike_engines, unlike_turns
 from agentbench_spec.results.intervals import Interval, share_interval, speedup_intervals, spread_text, tau_interval
 from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
@@ -92,8 +93,13 @@ class Summary:
 
 
 def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> Summary:
-    """The summary of `rows`. Raises MeasurementError if they were measured under different conditions."""
+    """The summary of `rows`; of several engines, a line for each drafter of each, named "ngram (vllm 0.32.0)".
+
+    Raises MeasurementError if they were measured under different conditions.
+    """
     rows = list(rows)
+    if len(engines := by_engine(rows)) > 1:
+        return _side_by_side(engines, include_degenerate=include_degenerate)
     metrics.one_condition(rows)
     drafters = [
         _summarise_drafter(rows, own, include_degenerate=include_degenerate)
@@ -101,6 +107,16 @@ def summarise(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> S
     ]
     warnings = [*metrics.warnings(rows, include_degenerate=include_degenerate), *clock_warnings(rows)]
     return Summary(drafters, warnings)
+
+
+def _side_by_side(engines: dict[str, list[TurnRow]], *, include_degenerate: bool) -> Summary:
+    refuse_unlike_engines(engines)
+    parts = {label: summarise(rows, include_degenerate=include_degenerate) for label, rows in engines.items()}
+    drafters = [
+        replace(own, drafter=f"{own.drafter} ({label})") for label, part in parts.items() for own in part.drafters
+    ]
+    warnings = [f"{label}: {line}" for label, part in parts.items() for line in part.warnings]
+    return Summary(drafters, [*unlike_turns(engines, include_degenerate=include_degenerate), *warnings])
 
 
 def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, include_degenerate: bool) -> DrafterSummary:

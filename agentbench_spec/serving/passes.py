@@ -28,6 +28,8 @@ def served_pass(result: PartResult, concurrency: int) -> ThroughputRow:
         thinking=first.thinking,
         concurrency=concurrency,
         backend=first.backend,
+        engine_version=first.engine_version,
+        async_scheduling=first.async_scheduling,
         servers=window["servers"],
         left_out=metrics.left_out(result.rows, include_degenerate=True),
     )

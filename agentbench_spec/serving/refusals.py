@@ -59,20 +59,24 @@ def refuse_draft_limit(server: Server, draft: Mapping[str, Any] | None, longest:
         )
 
 
-def refuse_unequal(baseline: Mapping[str, Any], drafter: Mapping[str, Any], name: str, equal: Sequence[str]) -> None:
+def refuse_unequal(baseline: Mapping[str, Any], server: Server) -> None:
     """Raises ConfigError naming the arguments in which a drafter's server differs from the baseline's.
 
-    baseline, drafter: as `Server.resolved` gives them; equal: the names that must agree.
+    baseline: as `Server.resolved` gives it.
     """
-    unequal = [
-        f"--{key.replace('_', '-')} ({baseline[key]!r} for the baseline, {drafter[key]!r} for {name})"
-        for key in equal
+    drafter = server.resolved()
+    keys = [
+        key
+        for key in server.equal
         if baseline.get(key) is not None and drafter.get(key) is not None and baseline[key] != drafter[key]
     ]
+    unequal = [
+        f"--{key.replace('_', '-')} ({baseline[key]!r} for the baseline, {drafter[key]!r} for {server.drafter})"
+        for key in keys
+    ]
     if unequal:
-        raise ConfigError(
-            f"baseline and drafter servers differ in {', '.join(unequal)}; start both with the same values"
-        )
+        ways = ["start both with the same values", *(server.ways_out[key] for key in keys if key in server.ways_out)]
+        raise ConfigError(f"baseline and drafter servers differ in {', '.join(unequal)}; {'. '.join(ways)}")
 
 
 def refuse_low_tau(server: Server, parts: Iterable[tuple[int, int]], *, min_tau: float) -> None:

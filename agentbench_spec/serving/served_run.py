@@ -148,7 +148,7 @@ def measure(
 ) -> part.PartResult:
     """What is missing of one drafter's part, on servers that are up. Raises as `measure_part` does."""
     if baseline is not None:
-        refuse_unequal(baseline.resolved, servers[0].resolved(), name, servers[0].equal)
+        refuse_unequal(baseline.resolved, servers[0])
     drafts = draft_config(servers[0], job.config.servers.draft_config)
     name_in_rows, rollouts = job.source.name, job.source.rollouts
     return part.measure_part(

@@ -57,6 +57,8 @@ def blank_row(served: Served, server: Server, rollout: Rollout, turn: int, messa
         thinking=served.thinking,
         clock="wall",
         backend=server.backend,
+        engine_version=server.version,
+        async_scheduling=server.async_scheduling,
         client=served.client,
         server=server.base_url,
         concurrency=served.concurrency,

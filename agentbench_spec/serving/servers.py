@@ -59,6 +59,8 @@ class Server:
     """What turns its prefix cache off."""
     speculative: ClassVar[Sequence[str]] = ()
     """Names in `info` that make the drafter."""
+    ways_out: ClassVar[Mapping[str, str]] = {}
+    """Of names in `equal`: how servers that differ there are made alike."""
 
     @property
     def told(self) -> str | None:
@@ -84,6 +86,17 @@ class Server:
     def speculates(self) -> bool:
         """True if something is drafted."""
         return self.drafter != BASELINE
+
+    @property
+    def version(self) -> str | None:
+        """The engine's version; None: not told."""
+        version = self.info.get("version")
+        return str(version) if version else None
+
+    @property
+    def async_scheduling(self) -> bool | None:
+        """True if a step is prepared while the one before runs; None: not told."""
+        return None
 
     @property
     def plain_steps(self) -> bool:

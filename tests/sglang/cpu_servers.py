@@ -25,6 +25,7 @@ from agentbench_spec.serving.served_run import ServedRun, describe, run_served  
 STANDIN = Path(__file__).parent / "standin"
 UNCAPPED_ARGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--skip-server-warmup"),
+    "--disable-overlap-schedule",  # on a CPU speculation turns it off, silently
     *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
     *("--mem-fraction-static", "0.3", "--dtype", "float32"),
 )
@@ -130,7 +131,7 @@ def against_plain(servers: Servers, name: str, folder: Path, **more: Any) -> Ser
     return run_served(servers.config(servers.url("none"), servers.url(name), **more), folder, api_key=KEY, environ={})
 
 
-def own_engine(servers: Servers, drafters: list[str], k: int = 3) -> RunConfig:
+def own_engine(servers: Servers, drafters: list[str], k: int = 3, **more: Any) -> RunConfig:
     """The same rollouts and target for our own engine."""
     return load_config(
         flags={
@@ -141,5 +142,6 @@ def own_engine(servers: Servers, drafters: list[str], k: int = 3) -> RunConfig:
             "decode.max_new_tokens": NEW_TOKENS,
             "decode.k": k,
             "drafters": drafters,
+            **{name.replace("__", "."): value for name, value in more.items()},
         }
     )

@@ -374,4 +374,5 @@ def test_verb_measures_vllm_too(tiny: Path, rollouts: Path, tmp_path: Path) -> N
     (folder,) = verb.results.glob("table4-*")
     assert folder.name.endswith("-vllm") and "served by vLLM: Alpaca" in (folder / "table4.md").read_text("utf-8")
     assert cells(folder).loc[("eagle3", "tau_raw", "concurrency 1")]["pooled"] == pytest.approx(2.2)
-    assert {row.backend for row in read_rows(Path(done.last["runs"][0]))} == {"vllm"}
+    passes = read_rows(Path(done.last["runs"][0]))
+    assert {(row.backend, row.engine_version, row.async_scheduling) for row in passes} == {("vllm", "0.32.0", True)}

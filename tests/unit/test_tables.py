@@ -9,7 +9,7 @@ import pytest
 from rowkit import make_row
 
 from agentbench_spec.errors import MeasurementError
-from agentbench_spec.results.rows import TurnRow
+from agentbench_spec.results.rows import SCHEMA, TurnRow
 from agentbench_spec.results.summary import summarise
 from agentbench_spec.results.tables import Column, Table, grid, paper_text, replay_table, value_text
 
@@ -135,7 +135,7 @@ def test_failed_rows_are_counted_under_the_table() -> None:
         ({"decode_mode": "forced"}, "decode_mode: forced, generate"),
         ({"thinking": True}, "thinking: None, True"),
         ({"k": 3}, "k of "),
-        ({"schema": 0}, "schema: 0, 4"),
+        ({"schema": 0}, f"schema: 0, {SCHEMA}"),
         ({"history_mode": "self"}, "history_mode: recorded, self"),
         ({"temperature": 1.0}, "temperature: 0.0, 1.0"),
         ({"target": "other"}, "target: "),

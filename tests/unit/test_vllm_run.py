@@ -11,14 +11,17 @@ from typing import Any
 import httpx
 import pytest
 from localmodel import save_rollouts, session
+from rowkit import make_row
 from runkit import call
 from servedkit import FAKE_VLLM, FakeServer, FakeVLLM, VLLMBehaviour, ended, of, served, settings, timeless
 
+from agentbench_spec.engine.sampling import Sampling
 from agentbench_spec.errors import ConfigError, MeasurementError
 from agentbench_spec.serving.bodies import Ask
 from agentbench_spec.serving.engines import engine_of
-from agentbench_spec.serving.engines.vllm_client import VLLMClient
-from agentbench_spec.serving.stream import RequestFailed
+from agentbench_spec.serving.engines.vllm_client import VLLMClient, add_completion
+from agentbench_spec.serving.server_rows import fill_answer
+from agentbench_spec.serving.stream import Answer, RequestFailed
 
 EAGLE3: dict[str, Any] = {"method": "eagle3"}
 NGRAM: dict[str, Any] = {"method": "ngram", "k": 4, "steps": (0, None, 2, None)}
@@ -62,7 +65,7 @@ def test_look_up_rounds_hold_the_steps_that_are_not_reported(model: Path, rollou
     assert (row.rounds, row.matched, row.trimmed, row.tau, row.tau_raw) == (7, 4, 0, 11 / 7, 11 / 7)
     assert row.server_accept_length == 2.0 and row.proposed_lengths == [4, 4, 4, 4, 0, 0, 0]
     assert row.matched_histogram == [5, 0, 2, 0, 0]
-    assert any("without asynchronous scheduling" in note for note in done.notes)
+    assert (row.engine_version, row.async_scheduling) == ("0.32.0", False)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +144,30 @@ def test_a_closed_connection_ends_a_request_and_an_abort_by_id_does_not() -> Non
         while spec.at_once and time.monotonic() < deadline:
             time.sleep(0.02)
         assert said == {"aborted": 1} and (spec.at_once, spec.closed, spec.totals["requests"]) == (0, 1, 0)
-        own = httpx.post(f"{spec.base_url}/v1/completions", json={"prompt": [1], "max_tokens": 2, "n": 2})
+        body = {"prompt": [1], "max_tokens": 2, "n": 2, "temperature": 0.0}
+        own = httpx.post(f"{spec.base_url}/v1/completions", json=body)
     assert own.status_code == 400 and "n must be 1" in own.text and spec.abort_calls == 1
+
+
+def test_several_choices_have_no_metrics() -> None:
+    """Trap 2: sampled with `n = 2`, `metrics` is null as a whole: the row has no τ and no clock of the server's, and no
+    zero either; the same request with one choice has both."""
+    body = {"prompt": [1, 2, 3], "max_tokens": 12, "temperature": 0.8, "n": 2, "return_token_ids": True}
+    with FakeVLLM(VLLMBehaviour(**EAGLE3)) as spec, VLLMClient(spec.base_url) as client:
+        two = httpx.post(f"{spec.base_url}/v1/completions", json=body).json()
+        one = client.generate([1, 2, 3], Ask(12, Sampling(temperature=0.8)), "tiny")
+        server = engine_of("vllm").describe(client)
+    assert len(two["choices"]) == 2 and two["metrics"] is None and two["usage"]["completion_tokens"] == 24
+    answer = Answer(sent_at=0.0)
+    add_completion(answer, two, 1.0)
+    rows = [make_row(drafter="eagle3"), make_row(drafter="eagle3")]
+    for row, given in zip(rows, (answer, one), strict=True):
+        fill_answer(row, given, server)
+    assert [(row.scope, row.rounds, row.tau, row.server_ttft_s) for row in rows] == [
+        ("server", None, None, None),
+        ("request", 5, 2.2, 0.011),
+    ]
+    assert rows[0].server_accept_length is None and rows[0].matched is None
 
 
 def test_a_silent_cap_voids_the_turn(model: Path, rollouts: Path, tmp_path: Path) -> None:
@@ -257,6 +282,28 @@ def test_unequal_servers_are_refused(model: Path, rollouts: Path, tmp_path: Path
         with pytest.raises(ConfigError, match=r"--block-size .16 for the baseline, 32 for eagle3"):
             served(vllm(model, rollouts, plain, spec), tmp_path / "run")
         assert spec.requests == []
+
+
+def test_unlike_scheduling_is_refused(model: Path, rollouts: Path, tmp_path: Path) -> None:
+    """Trap 10: n-gram runs without asynchronous scheduling, silently. Over a baseline that has it the speed-up would be
+    of two things: refused where both tell, or where the drafter's name says it; where nobody tells, in words."""
+    with FakeVLLM() as plain, FakeVLLM(VLLMBehaviour(**NGRAM)) as spec:
+        with pytest.raises(
+            ConfigError, match=r"--async-scheduling \(True .*, False for ngram\).*--no-async-scheduling"
+        ):
+            served(vllm(model, rollouts, plain, spec), tmp_path / "one")
+        assert spec.requests == []
+    with FakeVLLM(VLLMBehaviour(async_scheduling=False)) as plain, FakeVLLM(VLLMBehaviour(**NGRAM)) as spec:
+        done = served(vllm(model, rollouts, plain, spec), tmp_path / "two")
+    assert {(row.drafter, row.async_scheduling) for row in done.rows} == {("none", False), ("ngram", False)}
+    with FakeVLLM() as plain, FakeVLLM(VLLMBehaviour(**NGRAM, dev_mode=False)) as spec:
+        config = vllm(model, rollouts, plain, spec, drafters=["ngram"])
+        with pytest.raises(ConfigError, match=r"--async-scheduling \(True .*, False for ngram\)"):
+            served(config, tmp_path / "three")
+    with FakeVLLM(VLLMBehaviour(dev_mode=False)) as hidden:
+        said = served(vllm(model, rollouts, hidden), tmp_path / "four")
+    assert {row.async_scheduling for row in said.rows} == {None}
+    assert any("whether it schedules asynchronously is not told" in note for note in said.notes)
 
 
 def test_the_command_line_names_the_backend(model: Path, rollouts: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sglang_fake"))
 from fake_server import Behaviour, FakeServer, Plumbing, common
 
 BLOCK_DROP = {"eagle3", "mtp", "dflash", "dspark"}
+NO_ASYNC = {"ngram", "suffix", "medusa", "custom_class"}
 
 
 @dataclass
@@ -43,6 +44,8 @@ class VLLMBehaviour(Behaviour):
     dev_mode: bool = True
     block_size: int = 16
     prefix_caching: bool = True
+    async_scheduling: bool = True
+    """As asked for; methods that cannot have it go without, and say nothing."""
 
 
 @dataclass
@@ -105,6 +108,12 @@ class FakeVLLM(FakeServer):
         own = self.behaviour
         speculative = f"SpeculativeConfig(method='{own.method}', model=None, num_spec_tokens={own.k})"
         return f"model='tiny-root', speculative_config={speculative if own.method else None}, dtype=torch.float32"
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration as an object, the one form that has the scheduler in it."""
+        own = self.behaviour
+        scheduling = own.async_scheduling and own.method not in NO_ASYNC
+        return {"scheduler_config": {"async_scheduling": scheduling, "max_num_seqs": 64, "stream_interval": 1}}
 
     def cached(self, prompt: list[int]) -> int:
         """Whole blocks below the prompt's end, one less for methods that read the target's states."""
@@ -225,6 +234,9 @@ def _handler(server: FakeVLLM) -> type[BaseHTTPRequestHandler]:
                 self.send(200, server.metrics())
             elif self.path == "/server_info" and dev:
                 self.send(200, json.dumps({"vllm_config": server.configuration()}))
+            elif self.path == "/server_info?config_format=json" and dev:
+                shown = server.settings() if server.behaviour.version >= "0.32" else server.configuration()
+                self.send(200, json.dumps({"vllm_config": shown}))
             else:
                 self.send(404, json.dumps({"detail": "Not Found"}))
 
@@ -250,8 +262,7 @@ def _handler(server: FakeVLLM) -> type[BaseHTTPRequestHandler]:
             fault = server.begin(body)
             if body.get("n", 1) > 1:
                 server.end()
-                said = f"n must be 1 when using greedy sampling, got {body['n']}."
-                self.send(400, json.dumps({"error": {"message": said, "type": "BadRequestError", "code": 400}}))
+                self._several(body)
                 return
             if fault == "overloaded":
                 server.end()
@@ -262,6 +273,21 @@ def _handler(server: FakeVLLM) -> type[BaseHTTPRequestHandler]:
             except (BrokenPipeError, ConnectionResetError):
                 server.closed += 1
                 self.close_connection = True
+
+        def _several(self, body: dict[str, Any]) -> None:
+            """Refused where greedy; sampled, several choices and no metrics at all."""
+            if not body.get("temperature", 1.0):
+                said = f"n must be 1 when using greedy sampling, got {body['n']}."
+                self.send(400, json.dumps({"error": {"message": said, "type": "BadRequestError", "code": 400}}))
+                return
+            prompt = _prompt(body)
+            done = server.decode(prompt, body["max_tokens"], set())
+            choices = [
+                {"index": index, "text": "", "finish_reason": "length", "token_ids": done.ids}
+                for index in range(body["n"])
+            ]
+            usage = {"prompt_tokens": len(prompt), "completion_tokens": body["n"] * len(done.ids)}
+            self.send(200, json.dumps({"id": "cmpl-1", "choices": choices, "usage": usage, "metrics": None}))
 
     return Handler
 
@@ -274,6 +300,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=128)
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--no-enable-prefix-caching", action="store_true")
+    parser.add_argument("--no-async-scheduling", action="store_true")
     parser.add_argument("--speculative-config", type=json.loads, default={})
     parser.add_argument("--per-request-spec-decode-metrics")
     parser.add_argument("--enable-per-request-metrics", action="store_true")
@@ -301,6 +328,7 @@ def main() -> None:
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
         block_size=given.block_size,
         prefix_caching=not given.no_enable_prefix_caching,
+        async_scheduling=not given.no_async_scheduling,
         max_model_len=given.max_model_len,
         step_s=given.fake_step_s,
         loading_polls=2,

@@ -80,6 +80,9 @@ class ThroughputRow:
     """Digest of each turn's output."""
     backend: str = "engine"
     """engine, or the serving engine."""
+    engine_version: str | None = None
+    async_scheduling: bool | None = None
+    """As in the rows of turns."""
     servers: int | None = None
     """Servers that shared the rollouts, each at this concurrency; None: our own engine."""
     served_s: float | None = None

@@ -25,11 +25,13 @@ MODEL_FREE = frozenset({"NGRAM"})
 """Built-in algorithms without a draft model: a low acceptance there is a result, not a fault."""
 
 EQUAL = (
+    "version",
     "model_path",
     "max_running_requests",
     "page_size",
     "attention_backend",
     "disable_radix_cache",
+    "disable_overlap_schedule",
     "disable_cuda_graph",
     "cuda_graph_backend_decode",
     "mem_fraction_static",
@@ -82,6 +84,16 @@ class SGLangServer(Server):
     cold_flag: ClassVar[str] = "--disable-radix-cache"
     equal: ClassVar[Sequence[str]] = EQUAL
     speculative: ClassVar[Sequence[str]] = SPECULATIVE
+    ways_out: ClassVar[Mapping[str, str]] = {
+        "disable_overlap_schedule": "beside algorithms that run without overlap (on a CPU, all) the other servers need "
+        "--disable-overlap-schedule"
+    }
+
+    @property
+    def async_scheduling(self) -> bool | None:
+        """Its overlap scheduling."""
+        disabled = self.info.get("disable_overlap_schedule")
+        return not disabled if isinstance(disabled, bool) else None
 
     @property
     def algorithm(self) -> str | None:

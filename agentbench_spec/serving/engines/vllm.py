@@ -12,7 +12,7 @@ from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.serving.engines.base_engine import Engine
 from agentbench_spec.serving.engines.vllm_counts import read_report
-from agentbench_spec.serving.engines.vllm_server import VLLMServer, described
+from agentbench_spec.serving.engines.vllm_server import NO_ASYNC, VLLMServer, described
 from agentbench_spec.serving.launchable import PLAIN, Launchable, named, spelt, without_draft
 from agentbench_spec.serving.prometheus import CrossCheck, read_counters
 from agentbench_spec.serving.servers import Server
@@ -40,8 +40,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 """Our drafter's name -> its part of --speculative-config in vLLM 0.32. The suffix tree keeps no earlier requests: a
 repeat would be drafted from the first."""
 _WITHOUT_DRAFT = {"ngram", "ngram_gpu", "suffix", "mtp"}
-_NO_ASYNC = {"ngram", "suffix", "medusa", "custom_class"}
-"""Drafters for which vLLM turns asynchronous scheduling off, and says nothing."""
 _LEAST_OF_A_STEP = 2048
 """Tokens that fit in one step under the smallest default of --max-num-batched-tokens."""
 _NEEDS_V2 = {"dspark", "dflash2"}
@@ -77,7 +75,7 @@ class VLLM(Engine):
         if not isinstance(client, VLLMClient):
             raise TypeError(f"a vLLM server is asked by a VLLMClient, not by {type(client).__name__}")
         model = client.model()
-        info = described(client.version(), model, client.metrics(), client.configuration())
+        info = described(client.version(), model, client.metrics(), client.configuration(), client.scheduler())
         return VLLMServer(client.base_url, info, model=model)
 
     def launchable(self, given: str, options: Mapping[str, Any]) -> Launchable:
@@ -154,7 +152,7 @@ class VLLM(Engine):
         return CrossCheck.of(server, own, unknown=unknown, further=[*_preempted(grown), *_steps(grown, heard)])
 
     def oddities(self, rows: Sequence[TurnRow]) -> list[str]:
-        """Reports that are off, rounds that could not be told, and asynchronous scheduling that was turned off."""
+        """Reports that are off, rounds that could not be told, and scheduling that is not told."""
         ok = [row for row in rows if row.status == "ok"]
         said = []
         if any(row.scope == "server" for row in ok):
@@ -170,10 +168,10 @@ class VLLM(Engine):
             said.append("cached prompt tokens are not told: start the server with --enable-prompt-tokens-details")
         if ok and all(row.server_ttft_s is None for row in ok):
             said.append("the server's own times are not told: start it with --enable-per-request-metrics")
-        if ok and ok[0].drafter in _NO_ASYNC:
+        if ok and all(row.async_scheduling is None for row in ok):
             said.append(
-                "vLLM serves this drafter without asynchronous scheduling: its speed-up is fair only over a baseline "
-                "with --no-async-scheduling (--launch starts it so)"
+                "whether it schedules asynchronously is not told (VLLM_SERVER_DEV_MODE=1 shows it): beside "
+                f"{', '.join(sorted(NO_ASYNC))}, which vLLM serves without, start it with --no-async-scheduling"
             )
         return said
 
@@ -181,7 +179,7 @@ class VLLM(Engine):
 def _without_async(config: RunConfig) -> bool:
     """True if a drafter of the run turns asynchronous scheduling off; all its servers then go without."""
     named = config.drafters if "drafters" in config.model_fields_set else ()
-    return any(name.partition("=")[0].lower() in _NO_ASYNC for name in named)
+    return any(name.partition("=")[0].lower() in NO_ASYNC for name in named)
 
 
 def _speculation(drafter: Launchable, config: RunConfig) -> list[str]:
@@ -213,7 +211,7 @@ def _steps(grown: Mapping[str, float], heard: Sequence[tuple[TurnRow, Answer]]) 
     least = len(rows) + sum(number or 0 for number in rounds)
     alone = grown.get(_TOTALS["requests"]) == len(rows)
     short = all(row.new_tokens is not None and row.new_tokens <= _LEAST_OF_A_STEP for row in rows)
-    exact = alone and short and all(row.drafter in _NO_ASYNC for row in rows)
+    exact = alone and short and all(row.drafter in NO_ASYNC for row in rows)
     if counted == least or (counted > least and not exact):
         return []
     return [f"iterations: the server counted {counted:g}, our turns had {least} (a prefill and the rounds of each)"]

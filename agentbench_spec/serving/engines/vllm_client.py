@@ -58,6 +58,15 @@ class VLLMClient(Client):
         """The server's configuration as one line of text; None where it is not in development mode."""
         return self._told("/server_info", "vllm_config")
 
+    def scheduler(self) -> dict[str, Any]:
+        """The scheduler's settings; empty where it is not in development mode, or too old to show them."""
+        try:
+            shown = json.loads(self._told("/server_info?config_format=json", "vllm_config") or "{}")
+        except ValueError:  # an older version knows its line of text only
+            return {}
+        found = shown.get("scheduler_config") if isinstance(shown, dict) else None
+        return found if isinstance(found, dict) else {}
+
     def _told(self, path: str, key: str) -> str | None:
         with self._asking(path):
             response = self._http.get(path)

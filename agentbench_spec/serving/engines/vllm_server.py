@@ -21,9 +21,15 @@ BLOCK_DROP = frozenset({"eagle", "eagle3", "peagle", "mtp", "dflash", "dflash2",
 ALWAYS_DRAFT = frozenset({"eagle", "eagle3", "peagle", "mtp", "dflash", "dflash2", "draft_lm", "draft_model", "pard"})
 """Drafters whose every step has a draft, but at the end of the window."""
 
+NO_ASYNC = frozenset({"ngram", "suffix", "medusa", "custom_class"})
+"""Drafters for which vLLM turns asynchronous scheduling off, and says nothing."""
+
 EQUAL = (
     "version",
     "model",
+    "async_scheduling",
+    "max_num_seqs",
+    "max_num_batched_tokens",
     "max_model_len",
     "block_size",
     "enable_prefix_caching",
@@ -42,6 +48,7 @@ _OF_ONE_METHOD = {"draft_model": ("draft_lm", "pard"), "eagle3": ("eagle3", "pea
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\}\s", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _DRAFTS = "vllm:spec_decode_num_drafts"
+_OF_SCHEDULER = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")
 _OF_CONFIG = (
     "dtype",
     "quantization",
@@ -52,16 +59,24 @@ _OF_CONFIG = (
 )
 
 
-def described(version: str | None, model: Mapping[str, Any], metrics: str | None, config: str | None) -> dict[str, Any]:
+def described(
+    version: str | None,
+    model: Mapping[str, Any],
+    metrics: str | None,
+    config: str | None,
+    scheduler: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """What a server's routes tell, under one name each; names of what they do not tell are absent.
 
-    config: its configuration as one line of text, which only a server in development mode shows.
+    config: its configuration as one line of text, scheduler: the part of it that text leaves out; only a server in
+    development mode shows them.
     """
     told: dict[str, Any] = {"version": version, "model": model.get("root"), "max_model_len": model.get("max_model_len")}
     return {
         **{name: value for name, value in told.items() if value is not None},
         **_of_metrics(metrics or ""),
         **_of_config(config or ""),
+        **{name: value for name in _OF_SCHEDULER if (value := (scheduler or {}).get(name)) is not None},
     }
 
 
@@ -107,6 +122,21 @@ class VLLMServer(Server):
     cold_flag: ClassVar[str] = "--no-enable-prefix-caching"
     equal: ClassVar[Sequence[str]] = EQUAL
     speculative: ClassVar[Sequence[str]] = SPECULATIVE
+    ways_out: ClassVar[Mapping[str, str]] = {
+        "async_scheduling": f"{', '.join(sorted(NO_ASYNC))} run without: give the other servers --no-async-scheduling"
+    }
+
+    @property
+    def async_scheduling(self) -> bool | None:
+        """As development mode shows it; without, what is known of the drafter."""
+        told = self.info.get("async_scheduling")
+        if isinstance(told, bool):
+            return told
+        return False if self.drafter in NO_ASYNC else None
+
+    def resolved(self) -> dict[str, Any]:
+        """As the base's, with what is known of asynchronous scheduling."""
+        return {**Server.resolved(self), "async_scheduling": self.async_scheduling}
 
     @property
     def told(self) -> str | None:
