@@ -99,6 +99,15 @@ def test_one_rollout_has_a_value_and_no_certainty() -> None:
     assert said(decoded({"ngram": [12.0], "dlite": [15.0]})).startswith("ngram measured fastest: 2.50x the speed")
 
 
+def test_only_rollouts_that_both_decoded_are_counted() -> None:
+    """Fails if rollouts that plain decoding has not decoded make a speed-up look better founded."""
+    rows = decoded({"ngram": SIX})
+    lonely = [row for row in rows if not (row.drafter == "none" and row.rollout in ("r4", "r5"))]
+    assert said(lonely).endswith(
+        "over 4 rollouts (8 turns). Only 4 independent rollouts: the interval holds only if rollouts are alike."
+    )
+
+
 def test_few_rollouts_are_said_to_be_few() -> None:
     """Fails if an interval of three rollouts looks like one of thirty."""
     text = said(decoded({"ngram": SIX[:3]}))

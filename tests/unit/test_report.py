@@ -226,6 +226,7 @@ def test_headings_are_printed_on_every_page(page: str) -> None:
     printed = page[page.index("@media print{body") :].partition("</style>")[0]
     assert "thead{display:table-header-group}" in printed
     assert re.search(r"[^{}]*\bthead\b[^{}]*\{break-inside:avoid\}", printed)
+    assert "th button{display:contents}" in printed, "Chromium does not repeat a button"
 
 
 def test_a_figure_without_data_is_left_out_and_named(tmp_path: Path) -> None:

@@ -150,6 +150,20 @@ def test_values_show_and_methods_hide(report: Path, width: int) -> None:
     assert found["again"] == found["before"]
 
 
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext (apt-get install poppler-utils)")
+def test_headings_repeat_on_every_printed_page(tmp_path: Path) -> None:
+    """Fails if a table that goes on over a page has nameless columns there."""
+    apart = {"identical": False, "divergence": "tie", "divergence_at": 3}
+    ties = [timed(f"tie-{i}", 0, "ngram", [1], (1, 9, 0.5, 0, 0.5), k=3, **apart) for i in range(120)]
+    page = write_report([write_run(tmp_path / "run", [*two_rollouts(), *ties])], tmp_path / "report.html")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    pdf = f"--print-to-pdf={tmp_path / 'report.pdf'}"
+    subprocess.run([str(BROWSER), *flags, pdf, page.as_uri()], capture_output=True, timeout=240, check=True)
+    text = subprocess.run(["pdftotext", "-layout", tmp_path / "report.pdf", "-"], capture_output=True, text=True).stdout
+    pages = [each for each in text.split("\f") if "tie-" in each]
+    assert len(pages) > 2 and all("output position" in each for each in pages)
+
+
 @pytest.mark.skipif(not AXE, reason="AGENTBENCH_SPEC_AXE names no axe.min.js (npm install axe-core)")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])

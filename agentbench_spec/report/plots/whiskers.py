@@ -59,7 +59,7 @@ def draw_whiskers(
             mark(axes.plot(x, w.value, look.marker, color=look.colour), w.row)
         axes.plot([], [], look.marker, color=look.colour, linestyle=look.dash, label=label(drafter))
     room = 0.05 * (high - low)
-    axes.set_ylim(0 if from_zero else low - room, high + room)
+    axes.set_ylim(low - room, high + room)
     separate(axes, len(places))
 
 

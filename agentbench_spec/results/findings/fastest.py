@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agentbench_spec.results import metrics
+from agentbench_spec.results.costs import decode_parts, paired
 from agentbench_spec.results.derived.by_context import octave_text, speedup_by_context
 from agentbench_spec.results.differences import paired_difference
 from agentbench_spec.results.findings.wording import Finding, apart, capital, caution, listed, of_context, over, times
@@ -52,8 +53,9 @@ def _below_one(interval: Interval | None) -> bool:
 def _fastest_text(rows: Sequence[TurnRow], summary: Summary, best: DrafterSummary, *, include_degenerate: bool) -> str:
     name, interval, alone = best.drafter, best.speedup_interval, len(methods(summary)) == 1
     value = times(best.speedup.pooled or 0.0, interval)
-    where = over(best.rollouts, best.speedup.pairs, interval)
-    careful = caution(best.rollouts, interval)
+    pairs = paired(rows, name, include_degenerate=include_degenerate)
+    rollouts = len({metrics.rollout_of(row) for base, row in pairs if decode_parts(base, row)})
+    where, careful = over(rollouts, best.speedup.pairs, interval), caution(rollouts, interval)
     if interval is None:
         highest = "reads" if alone else "measured fastest:"
         return f"{name} {highest} {value} the speed of plain decoding {where}.{careful}"
