@@ -67,7 +67,7 @@ def _some(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _growth_words(own: StateGrowth) -> str:
     slope = own.bytes_per_token
-    more = f", {slope:,.0f} bytes a token" if slope is not None and not own.constant else ""
+    more = f" ({slope:,.0f} bytes a token)" if slope is not None and not own.constant else ""
     return f"{own.drafter} {own.points[0][1]:,} at {own.shortest:,} tokens, {own.last_bytes:,} at {own.longest:,}{more}"
 
 
