@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +155,15 @@ def test_an_environment_that_fails_costs_its_own_turn(model: Path, tmp_path: Pat
 
 def test_workers_have_worlds_of_their_own(model: Path, tmp_path: Path) -> None:
     """Fails if two sessions at once add to one sum."""
-    with speaking(model, step_s=0.002) as plain:
+    both, met, script = threading.Barrier(2), threading.Event(), scripted(model, ANSWERS)
+
+    def together(prompt: list[int]) -> list[int]:
+        if not met.is_set():
+            both.wait(120)  # the first token of each session waits for the other's
+            met.set()
+        return script(prompt)
+
+    with FakeServer(Behaviour(script=together)) as plain:
         done = served(live(model, plain.base_url, sglang__concurrency=2), tmp_path / "run")
         assert plain.most_at_once == 2
     assert told(done.rows, "adding/0") == told(done.rows, "adding/1") == SOLVED
@@ -196,23 +205,30 @@ def test_another_server_takes_a_session_over(model: Path, tmp_path: Path) -> Non
 
 
 def test_a_killed_client_goes_on_by_whole_sessions(model: Path, tmp_path: Path) -> None:
-    """Fails if kill -9 in the middle of the second session loses the first, or leaves an environment behind."""
+    """Fails if kill -9 in the middle of the second session loses the first, or keeps half of one."""
     folder = tmp_path / "run"
     code = (
         "import sys; from pathlib import Path; from agentbench_spec.config import RunConfig\n"
         "from agentbench_spec.serving.served_run import run_served\n"
         "run_served(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), environ={})"
     )
-    with speaking(model, step_s=0.01) as plain:
+    killed, script = threading.Event(), scripted(model, ANSWERS)
+
+    def until_killed(prompt: list[int]) -> list[int]:
+        if len(plain.requests) == 5:
+            killed.wait(120)
+        return script(prompt)
+
+    with FakeServer(Behaviour(script=until_killed)) as plain:
         config = live(model, plain.base_url)
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, config.model_dump_json(exclude_unset=True), str(folder)], env=environ
-        )
-        deadline = time.monotonic() + 120
-        while len(plain.requests) < 5 and child.poll() is None and time.monotonic() < deadline:
+        command = [sys.executable, "-c", code, config.model_dump_json(exclude_unset=True), str(folder)]
+        child = subprocess.Popen(command, env=environ)
+        deadline, whole = time.monotonic() + 120, folder / "parts" / "none" / "rollouts.jsonl"
+        while not (len(plain.requests) == 5 and whole.exists()) and time.monotonic() < deadline:
             time.sleep(0.005)
         child.send_signal(signal.SIGKILL)
+        killed.set()
         child.wait()
         assert sessions(folder) == ["adding/0"]
         asked = len(plain.requests)
