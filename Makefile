@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf results/demo
-	$(BIN)/agentbench-spec run --config examples/demo.toml --out results/demo
+	$(BIN)/agentbench-spec run --config examples/demo.toml --max-turns 4 --max-new-tokens 32 --out results/demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -44,6 +44,13 @@ def test_a_tie_stays_with_who_holds_the_place(holder: str) -> None:
     assert {raced(true_us, seed, stalls=0.1, incumbent=holder) for seed in range(100)} == {holder}
 
 
+def test_two_that_beat_stock_alike_do_not_change_places() -> None:
+    """Fails if one of two near winners is drawn by chance: the head was packed in one race, halved in the next."""
+    true_us = {"stock": 9100.0, "halves": 4750.0, "packed": 4650.0}
+    assert {raced(true_us, seed, stalls=0.1) for seed in range(100)} == {"halves"}
+    assert winner({"stock": (1.0, 1.0), "halves": (0.8, 0.8), "packed": (0.7, 0.7)}, "stock") == "packed"
+
+
 def test_a_win_in_one_half_of_the_laps_is_none() -> None:
     """Fails if a disturbance that lasts for half of a race decides it."""
     assert winner({"stock": (1.0, 1.0), "packed": (0.5, 0.95)}, "stock") == "stock"
