@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentbench_spec.errors import MeasurementError as MeasurementError
     from agentbench_spec.plugins import available as available
     from agentbench_spec.report import plots as plots
+    from agentbench_spec.report.figure_files import write_figures as write_figures
     from agentbench_spec.results.forms import as_frame as as_frame
     from agentbench_spec.results.forms import as_latex as as_latex
     from agentbench_spec.results.forms import as_markdown as as_markdown
@@ -64,6 +65,7 @@ _HOMES = {
     "errors": ("AgentBenchError", "ConfigError", "ContractError", "MeasurementError"),
     "plugins": ("available",),
     "report": ("plots",),
+    "report.figure_files": ("write_figures",),
     "results.forms": ("as_frame", "as_latex", "as_markdown", "export"),
     "results.loaded": ("Run",),
     "results.machines.merge": ("merge",),

@@ -120,19 +120,11 @@ def compare(
     return compare_runs(*runs, tolerance=tolerance, all_drafters=all_drafters)
 
 
-def write_report(
-    runs: Run | PathLike | Iterable[Run | PathLike], out: PathLike, *, figures: PathLike | None = None
-) -> Path:
-    """Write one HTML page over the runs to `out`; figures: a folder for every figure as svg and png. Returns `out`.
-
-    Raises ConfigError for a run that cannot be used.
-    """
+def write_report(runs: Run | PathLike | Iterable[Run | PathLike], out: PathLike) -> Path:
+    """Write one HTML page over the runs to `out`; returns `out`. Raises ConfigError for a run that cannot be used."""
     from agentbench_spec.report import page
 
-    folders = _runs(runs)
-    if figures is not None:
-        page.save_figures(folders, Path(figures))
-    return page.write_report(folders, Path(out))
+    return page.write_report(_runs(runs), Path(out))
 
 
 def paper_table(

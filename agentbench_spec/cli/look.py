@@ -74,9 +74,6 @@ def report(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Page to write; default RUN/report.html, of several report.html.")
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write every figure as svg and png into this folder.")
-    ] = None,
 ) -> None:
     """Turn runs into one self-contained HTML page."""
     from agentbench_spec.results.folder import read_manifest
@@ -86,7 +83,7 @@ def report(
     for run in runs:
         read_manifest(run)
     from agentbench_spec.report.engine_grids import pass_engine_grids
-    from agentbench_spec.report.page import save_figures, write_report
+    from agentbench_spec.report.page import write_report
     from agentbench_spec.report.pass_cards import holds_passes, pass_policy_grids, throughput_card
 
     passes = [run for run in runs if holds_passes(run)]
@@ -95,11 +92,34 @@ def report(
     cards = [throughput_card(run) for run in passes] if tables else []
     page = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     write_report(turned, page, tables=tables, cards=cards)
-    saved = save_figures(turned, figures) if figures else []
     say(f"report: {page}")
-    if figures:
-        say(f"{len(saved)} figure files in {figures}")
-    last_line({"report": str(page), "runs": [str(run) for run in runs], "figures": [str(path) for path in saved]}, out)
+    last_line({"report": str(page), "runs": [str(run) for run in runs]}, out)
+
+
+@verb
+def figures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder for the files; of several runs one within for each.")
+    ],
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="pdf (default), svg or png; repeatable.")
+    ] = None,
+    width: Annotated[
+        str, typer.Option(help="one-column (85 mm), two-column (175 mm), or inches; report: as on the page, titled.")
+    ] = "one-column",
+    style: Annotated[
+        str | None, typer.Option(help="A .mplstyle file or a style of matplotlib, on top of ours.")
+    ] = None,
+) -> None:
+    """Write every figure of runs, and their tables as LaTeX, markdown and CSV, as a paper takes them."""
+    from agentbench_spec.report.figure_files import write_figures
+    from agentbench_spec.results.machines.store import reading
+
+    size = None if width == "report" else width
+    files = write_figures(list(map(reading, runs)), out, formats=formats or ("pdf",), width=size, style=style)
+    say(f"{len(files)} files in {out}")
+    last_line({"files": list(map(str, files))}, out)
 
 
 @verb

@@ -16,7 +16,7 @@ from agentbench_spec.cli.fleet_plan import plan_fleet
 from agentbench_spec.cli.geometry import geometry
 from agentbench_spec.cli.grading import swebench_predictions
 from agentbench_spec.cli.joining import merge
-from agentbench_spec.cli.look import compare, doctor, export, list_, report
+from agentbench_spec.cli.look import compare, doctor, export, figures, list_, report
 from agentbench_spec.cli.reproduction import reproduce
 from agentbench_spec.cli.rollout_files import build, import_, validate
 from agentbench_spec.cli.rollout_stats import stats
@@ -34,6 +34,7 @@ for name, verb in {
     "merge": merge,
     "compare": compare,
     "report": report,
+    "figures": figures,
     "plan-fleet": plan_fleet,
     "export": export,
     "check": check,

@@ -148,19 +148,6 @@ def build_report(
     return _render(sections, headings, [*overview, *tables], together, throughput_findings(throughput), title)
 
 
-def save_figures(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Write every figure of every run as svg and png into `out`, or into `out/<run>` if there are several runs.
-
-    Raises what `build_report` raises.
-    """
-    saved = []
-    for folder, name in zip(folders, run_names(folders), strict=True):
-        _, rows = read_turns(folder, lenient=True)
-        place = out / name if len(folders) > 1 else out
-        saved += [path for plot in draw_all(rows) for path in plot.save(place)]
-    return saved
-
-
 def run_names(folders: Sequence[Path]) -> list[str]:
     """A name for each run: its folder's, with as many folders above as tell the runs apart.
 

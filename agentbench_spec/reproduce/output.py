@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agentbench_spec.report.figure_files import FORMATS, write_figures
 from agentbench_spec.report.grids import Cell, Grid, word
-from agentbench_spec.report.page import save_figures, write_report
+from agentbench_spec.report.page import write_report
 from agentbench_spec.report.pass_cards import throughput_card
 from agentbench_spec.report.plots import Plot, ThroughputPoint, draw_all
 from agentbench_spec.reproduce.tables123 import Reproduced, write_record
@@ -24,8 +25,8 @@ def write_everything(done: Reproduced, folder: Path) -> list[Path]:
     runs, points = ([], list(throughput_points(done.tables))) if batched else (done.runs, [])
     cards = list(map(throughput_card, done.runs)) if batched else []
     figures = folder / "figures"
-    files += save_figures(runs, figures)
-    files += [path for plot in (*draw_all((), points), *done.plots) for path in plot.save(figures)]
+    files += write_figures(runs, figures, formats=FORMATS, width=None)
+    files += [path for plot in (*draw_all((), points), *done.plots) for path in plot.save(figures, FORMATS)]
     files += [write_csv(plot, folder) for plot in done.plots]
     sheets = versus_sheets(done)
     beside = folder / f"{done.plan.name}_versus_paper.md"

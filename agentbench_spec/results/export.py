@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from agentbench_spec.errors import ConfigError
 from agentbench_spec.results.intervals import Interval, ends, spread_text
 from agentbench_spec.results.paper import DRAFTERS
 from agentbench_spec.results.summary import DrafterSummary, Summary, notes, turns_cell
-from agentbench_spec.results.tables import Table, grid
+from agentbench_spec.results.tables import Table, best_of, best_places, grid
 from agentbench_spec.writing import is_special, write_bytes
 
 if TYPE_CHECKING:
@@ -29,13 +29,27 @@ class Sheet:
     notes: Sequence[str] = ()
     labels: int = 1
     """Columns, from the left, that say what a line is about."""
+    best: frozenset[tuple[int, int]] = frozenset()
+    """(line, column) of the values that LaTeX prints in bold."""
 
 
 def sheet(table: Table) -> Sheet:
     """The table in the paper's layout, drafters under the paper's names."""
     headings, lines = grid(table)
     named = [[DRAFTERS.get(line[0], line[0]), *line[1:]] for line in lines]
-    return Sheet(table.title, headings, named, table.notes, labels=2)
+    bold = {
+        (number, 2 + place)
+        for number, (drafter, metric) in _lines_of(table, lines)
+        for place, column in enumerate(table.columns)
+        if drafter in best_of(table, metric, column)
+    }
+    return Sheet(table.title, headings, named, table.notes, labels=2, best=frozenset(bold))
+
+
+def _lines_of(table: Table, lines: Sequence[Sequence[str]]) -> Iterator[tuple[int, tuple[str, str]]]:
+    """(line, (drafter, figure)) of our own values; the paper's stand in lines without a name."""
+    own = [number for number, line in enumerate(lines) if line[0]]
+    yield from zip(own, ((drafter, metric) for drafter in table.drafters for metric in table.metrics), strict=True)
 
 
 def summary_sheet(summary: Summary, title: str) -> Sheet:
@@ -45,7 +59,9 @@ def summary_sheet(summary: Summary, title: str) -> Sheet:
         [own.drafter, *(_number(value) + spread_text(interval) for value, interval in _figures(own)), turns_cell(own)]
         for own in summary.drafters
     ]
-    return Sheet(title, headings, lines, notes(summary))
+    columns = zip(*(_figures(own) for own in summary.drafters), strict=True)
+    bold = {(line, 1 + place) for place, column in enumerate(columns) for line in best_places(column)}
+    return Sheet(title, headings, lines, notes(summary), best=frozenset(bold))
 
 
 def _figures(own: DrafterSummary) -> tuple[tuple[float | None, Interval | None], ...]:
@@ -142,13 +158,37 @@ _BREAKS = re.compile(r"[^\S \u00a0]+")
 
 
 def latex(found: Sheet) -> str:
-    """A booktabs table; the notes as comments above it, since a caption is the author's."""
-    columns = "l" * min(2, len(found.headings)) + "r" * (len(found.headings) - 2)
-    lines = [" & ".join(map(_escaped, line)) + r" \\" for line in found.lines]
+    """A booktabs table, bold and `multirow` as the sheet says; notes as comments above it, a caption is the author's.
+
+    Needs the packages booktabs and multirow. Bold is the best value of a column, and each whose interval holds it.
+    """
+    columns = "l" * found.labels + "r" * (len(found.headings) - found.labels)
+    cells = [
+        [
+            rf"\textbf{{{_escaped(text)}}}" if (number, place) in found.best else _escaped(text)
+            for place, text in enumerate(line)
+        ]
+        for number, line in enumerate(found.lines)
+    ]
+    lines = [" & ".join(line) + r" \\" for line in (_grouped(cells) if found.labels > 1 else cells)]
     heading = " & ".join(map(_escaped, found.headings)) + r" \\"
     comments = [f"% {_BREAKS.sub(' ', text)}" for text in (found.title, *found.notes)]
     table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *lines, r"\bottomrule"]
     return "\n".join([*comments, *table, r"\end{tabular}"]) + "\n"
+
+
+def _grouped(cells: Sequence[list[str]]) -> Iterator[list[str]]:
+    """Lines of one name under one `multirow`, a thin rule between the groups."""
+    starts = [n for n, line in enumerate(cells) if not n or (line[0] and line[0] != _named(cells, n - 1))]
+    for start, end in zip(starts, [*starts[1:], len(cells)], strict=True):
+        rule, name = r"\midrule " if start else "", cells[start][0]
+        head = rf"\multirow{{{end - start}}}{{*}}{{{name}}}" if end - start > 1 else name
+        yield [rule + head, *cells[start][1:]]
+        yield from (["", *line[1:]] for line in cells[start + 1 : end])
+
+
+def _named(cells: Sequence[list[str]], number: int) -> str:
+    return next((cells[n][0] for n in range(number, -1, -1) if cells[n][0]), "")
 
 
 _LATEX = {

@@ -148,7 +148,7 @@ def test_help_of_every_verb_and_the_list_load_nothing_heavy(tmp_path: Path) -> N
 def test_what_reads_runs_never_loads_torch(tmp_path: Path) -> None:
     """Fails if a report, an export or a comparison of finished runs waits for the engine's libraries."""
     write_run(tmp_path / "run", two_rollouts())
-    reports = [["report", "run", "--figures", "figures"], ["report", "run", "run2"], ["compare", "run", "run2"]]
+    reports = [["report", "run"], ["report", "run", "run2"], ["compare", "run", "run2"], ["figures", "run", "-o", "f"]]
     exports = [["export", "run", "-o", f"table.{form}"] for form in ("csv", "parquet", "md", "tex")]
     write_run(tmp_path / "run2", two_rollouts())
     for code, said, loaded in probed([*reports, *exports], tmp_path):

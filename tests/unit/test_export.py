@@ -27,7 +27,11 @@ from agentbench_spec.results.tables import Column
 def test_latex_by_hand() -> None:
     """Fails if a special character or a cell that begins with "[" breaks the document."""
     found = Sheet(
-        "50 % & more", ("method", "figure", "BFCL_v3"), [("DLite", "τ raw", "[x]"), ("", "  paper", "2 ~ 3")], ("n_1",)
+        "50 % & more",
+        ("method", "figure", "BFCL_v3"),
+        [("DLite", "τ raw", "[x]"), ("", "  paper", "2 ~ 3")],
+        ("n_1",),
+        labels=2,
     )
     assert latex(found).splitlines() == [
         "% 50 % & more",
@@ -36,7 +40,7 @@ def test_latex_by_hand() -> None:
         r"\toprule",
         r"method & figure & BFCL\_v3 \\",
         r"\midrule",
-        r"DLite & $\tau$ raw & {[x]} \\",
+        r"\multirow{2}{*}{DLite} & $\tau$ raw & {[x]} \\",
         r" & paper & 2 \textasciitilde{} 3 \\",
         r"\bottomrule",
         r"\end{tabular}",
@@ -95,7 +99,7 @@ def test_names_full_of_markup_stay_text() -> None:
     assert latex(found).splitlines() == [
         r"% T \end{document}",
         "% a b",
-        r"\begin{tabular}{ll}",
+        r"\begin{tabular}{lr}",
         r"\toprule",
         r"m & f \\",
         r"\midrule",

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from agentbench_spec.cli import app
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.figure_files import write_figures
 from agentbench_spec.report.grids import Grid, number, size, word
-from agentbench_spec.report.page import build_report, save_figures
+from agentbench_spec.report.page import build_report
 from agentbench_spec.report.plots import FIGURES, ThroughputPoint
 from agentbench_spec.report.throughput_words import throughput_findings
 
@@ -373,7 +374,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
 def test_runs_of_one_name_keep_their_figures_and_names_apart(tmp_path: Path) -> None:
     """Fails if the figures of old/run are overwritten by those of new/run, or a reader cannot tell the two."""
     runs = [write_run(tmp_path / name / "run", two_rollouts()) for name in ("old", "new")]
-    saved = save_figures(runs, tmp_path / "figures")
+    saved = write_figures(runs, tmp_path / "figures", formats=["svg"])
     assert len(set(saved)) == len(saved) and {path.parent.name for path in saved} == {"old-run", "new-run"}
     text = parse(build_report(runs)).text
     assert "old-run" in text and "new-run" in text
@@ -411,18 +412,13 @@ def test_sizes_and_missing_values() -> None:
     assert number(None).text == "–" and number(0.0).text == "0.00"
 
 
-def test_the_command_writes_page_and_figures(tmp_path: Path) -> None:
-    """Fails if the default path is not inside the run, or --figures does not write both formats."""
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    """Fails if the default path is not inside the run."""
     run = write_run(tmp_path / "run", two_rollouts())
-    done = CliRunner().invoke(app, ["report", str(run), "--figures", str(tmp_path / "figures")])
+    done = CliRunner().invoke(app, ["report", str(run)])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["report"] == str(run / "report.html") and (run / "report.html").is_file()
-    assert (
-        len(list((tmp_path / "figures").glob("*.svg")))
-        == len(list((tmp_path / "figures").glob("*.png")))
-        == len(FIGURES)
-    )
 
 
 def test_the_command_names_a_folder_that_holds_no_run(tmp_path: Path) -> None:

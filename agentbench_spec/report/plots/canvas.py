@@ -1,4 +1,4 @@
-"""A figure with its words and its numbers, and the ways to write it: svg and png files, or svg inside a page.
+"""A figure with its words and its numbers, and the ways to write it: svg, pdf and png files, or svg inside a page.
 
 Only the object interface of matplotlib is used: no pyplot, no global state that outlives a call.
 """
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.plots.looks import Look, current
 from agentbench_spec.report.plots.marks import Cell, with_values
 from agentbench_spec.report.plots.palette import DARK, GRID, INK, LIGHT, MUTED, PAGE, PHASE_COLOURS
 from agentbench_spec.writing import write_bytes
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INSTALL = "pip install matplotlib"
+Format = Literal["pdf", "svg", "png"]
+AS_DRAWN = Look()
 
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType, embedded: what publishers take
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": INK,
@@ -68,9 +72,9 @@ class Plot:
     keyed: bool = False
     """Colour tells the methods apart: a page has a key of them that hides each, in place of the drawn legend."""
 
-    def svg(self) -> str:
-        """A standalone svg document on white, with title and description inside."""
-        drawn = _render_svg(self._drawn(titled=True), self.name, facecolor=PAGE["light"])
+    def svg(self, look: Look = AS_DRAWN) -> str:
+        """A standalone svg document on white, with title and description inside; at a width of its own, not drawn."""
+        drawn = _render_svg(self._drawn(look, titled=True), self.name, facecolor=PAGE["light"])
         return _with_words(with_values(drawn, self.columns, self.data), self)
 
     def inline_svg(self, prefix: str = "") -> str:
@@ -82,32 +86,48 @@ class Plot:
         ids = f"{prefix}{self.name}-"
         return _with_words(with_values(drawn, self.columns, self.data, prefix=ids, methods=self.keyed), self, prefix)
 
-    def png(self, dpi: int = 150) -> bytes:
-        """The figure as png on white, titled."""
-        figure, buffer = self._drawn(titled=True), io.BytesIO()
+    def png(self, dpi: int = 150, look: Look = AS_DRAWN) -> bytes:
+        """The figure as png on white, titled unless it has a width of its own."""
+        figure, buffer = self._drawn(look, titled=True), io.BytesIO()
         with _settings(self.name):
             figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
         return buffer.getvalue()
 
-    def save(self, folder: str | Path) -> tuple[Path, Path]:
-        """Write `<name>.svg` and `<name>.png` into `folder`, made if missing; returns both paths."""
+    def pdf(self, look: Look = AS_DRAWN) -> bytes:
+        """The figure as pdf: vectors, fonts embedded as TrueType, nothing behind it; the same bytes every time."""
+        figure, buffer = self._drawn(look, titled=True), io.BytesIO()
+        words = {"Title": self.title, "Subject": self.description, "Creator": "agentbench-spec"}
+        with _settings(self.name):
+            figure.savefig(buffer, format="pdf", transparent=True, metadata={**words, "CreationDate": None})
+        return buffer.getvalue()
+
+    def save(self, folder: str | Path, formats: Sequence[Format] = ("svg", "png"), look: Look = AS_DRAWN) -> list[Path]:
+        """Write `<name>.<format>` for each format into `folder`, made if missing; returns the paths."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        paths = folder / f"{self.name}.svg", folder / f"{self.name}.png"
-        for path, content in zip(paths, (self.svg().encode(), self.png()), strict=True):
-            write_bytes(path, content)
+        forms: dict[Format, Callable[[], bytes]] = {
+            "svg": lambda: self.svg(look).encode(),
+            "png": lambda: self.png(look=look),
+            "pdf": lambda: self.pdf(look),
+        }
+        paths = [folder / f"{self.name}.{form}" for form in formats]
+        for path, form in zip(paths, formats, strict=True):
+            write_bytes(path, forms[form]())
         return paths
 
     def _repr_png_(self) -> bytes:
         return self.png(dpi=80)
 
-    def _drawn(self, *, titled: bool = False) -> Figure:
-        figure = self.draw()  # tells what to install without matplotlib
+    def _drawn(self, look: Look = AS_DRAWN, *, titled: bool = False) -> Figure:
+        """titled: without a width of its own, for a figure that is given one stands above a caption."""
+        with look.drawing():
+            figure = self.draw()  # tells what to install without matplotlib
         from matplotlib.text import Text
 
-        if titled:
+        look.fit(figure)
+        if titled and look.width_in is None:
             figure.suptitle(self.title, x=0.01, ha="left", fontsize=11)
-        elif self.keyed:
+        elif self.keyed and not titled:
             for legend in filter(None, (axes.get_legend() for axes in figure.axes)):
                 legend.remove()
         for text in figure.findobj(Text):
@@ -164,7 +184,7 @@ def _require_matplotlib() -> None:
 def _settings(salt: str) -> Iterator[None]:
     import matplotlib
 
-    settings: Any = {**_SETTINGS, "svg.hashsalt": salt}
+    settings: Any = {**_SETTINGS, **current(), "svg.hashsalt": salt}
     with matplotlib.rc_context(settings):
         yield
 
