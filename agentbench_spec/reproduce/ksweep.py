@@ -10,12 +10,13 @@ from agentbench_spec.report.plots.curves import CurvePoint, curve_plot
 from agentbench_spec.reproduce.plan import Plan
 from agentbench_spec.results.costs import paired, speedup
 from agentbench_spec.results.derived.k_arms import arm_name, arm_of
+from agentbench_spec.results.derived.table_text import value_text
 from agentbench_spec.results.differences import Difference, paired_difference
 from agentbench_spec.results.intervals import ends, spread_text
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import DRAFTERS
 from agentbench_spec.results.rows import TurnRow
-from agentbench_spec.results.tables import NAMES, Cell, Column, Table, replay_table, value_text
+from agentbench_spec.results.tables import NAMES, Cell, Column, Table, replay_table
 
 AUTO = "auto"
 NEAR = 1.03

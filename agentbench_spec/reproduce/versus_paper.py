@@ -15,12 +15,13 @@ from agentbench_spec.report.cards import machine_text
 from agentbench_spec.report.grids import Grid, Tone, word
 from agentbench_spec.reproduce.plan import Plan
 from agentbench_spec.reproduce.tables123 import Reproduced
+from agentbench_spec.results.derived.table_text import value_text
 from agentbench_spec.results.export import Sheet
 from agentbench_spec.results.folder import read_manifest
 from agentbench_spec.results.intervals import FEW_CLUSTERS
 from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.paper import DRAFTERS, METRICS, PAPER_GPU, TARGETS, paper_target
-from agentbench_spec.results.tables import NAMES, Cell, Table, value_text
+from agentbench_spec.results.tables import NAMES, Cell, Table
 
 HEADINGS = ("figure", "column", "paper", "ours", "verdict", "why it may differ")
 _OF_TIME = ("speedup", "tokens_per_s")

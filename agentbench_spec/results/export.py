@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.results.derived.table_text import best_of, best_places, grid
 from agentbench_spec.results.intervals import Interval, ends, spread_text
 from agentbench_spec.results.paper import DRAFTERS
 from agentbench_spec.results.summary import DrafterSummary, Summary, notes, turns_cell
-from agentbench_spec.results.tables import Table, best_of, best_places, grid
+from agentbench_spec.results.tables import Table
 from agentbench_spec.writing import is_special, write_bytes
 
 if TYPE_CHECKING:

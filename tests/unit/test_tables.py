@@ -9,9 +9,10 @@ import pytest
 from rowkit import make_row
 
 from agentbench_spec.errors import MeasurementError
+from agentbench_spec.results.derived.table_text import grid, paper_text, value_text
 from agentbench_spec.results.rows import SCHEMA, TurnRow
 from agentbench_spec.results.summary import summarise
-from agentbench_spec.results.tables import Column, Table, grid, paper_text, replay_table, value_text
+from agentbench_spec.results.tables import Column, Table, replay_table
 
 
 def turn_rows(rollout: str, turn: int, seconds: float, k: int = 7, **drafters: list[int]) -> list[TurnRow]:
