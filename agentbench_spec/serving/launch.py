@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -97,13 +98,27 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _port(config: RunConfig) -> int:
     """The port to launch on. Raises ConfigError if it is taken: what listens there would be measured instead."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    asked = config.servers.port
+    if asked:
         try:
-            probe.bind(("127.0.0.1", config.servers.port or 0))
+            _bind(asked)
         except OSError as error:
             raise ConfigError(
-                f"{config.backend}.port={config.servers.port}: {error.strerror}; choose a free port, or leave the "
-                "choice to us"
+                f"{config.backend}.port={asked}: {error.strerror}; choose a free port, or leave the choice to us"
             ) from None
+        return asked
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with suppress(OSError):
+            return _bind(port)
+    return _bind(0)
+
+
+_PORTS = range(20_000, 32_768)
+"""Below those that Linux hands out to whoever connects or asks for any: a server takes minutes to bind its port."""
+
+
+def _bind(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
         return int(probe.getsockname()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,6 +153,8 @@ def test_launch_starts_measures_and_ends_a_server_per_drafter(model: Path, rollo
     assert len(pids.read_text().split()) == 2 and ended(pids)
     logs = [(tmp_path / "run" / f"server-{name}.log").read_text() for name in ("none", "ngram")]
     assert all("--max-running-requests 64" in log for log in logs) and "--speculative-algorithm NGRAM" in logs[1]
+    ports = [int(port) for log in logs for port in re.findall(r"--port (\d+)", log)]
+    assert len(ports) == 2 and max(ports) < 32_768  # none that the system gives to others while the server loads
 
 
 def test_launch_that_fails_shows_the_log(model: Path, rollouts: Path, tmp_path: Path) -> None:
