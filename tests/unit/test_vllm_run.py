@@ -234,6 +234,17 @@ def test_a_method_that_the_version_lacks_is_named(model: Path, rollouts: Path, t
         served(config, tmp_path / "run")
 
 
+def test_a_draft_of_all_words_is_explained() -> None:
+    """Trap 12, the line as a real 0.32.0 logged it for a checkpoint of our trainer: the way out is in the error."""
+    line = (
+        "(Worker pid=6056) ERROR 12-01 11:49:33 [multiproc_executor.py:953] ValueError: There is no module or "
+        "parameter named 'draft_id_to_target_id' in Eagle3LlamaForCausalLM. The available parameters belong"
+    )
+    vllm = engine_of("vllm")
+    assert "smaller draft_vocab_size" in vllm.why_not_started(vllm.launchable("eagle3=d", {}), line)
+    assert vllm.why_not_started(vllm.launchable("eagle3=d", {}), "out of memory") == ""
+
+
 METHODS = {
     "suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
     "eagle3=d": {"method": "eagle3", "model": "d"},

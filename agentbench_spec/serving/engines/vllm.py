@@ -123,9 +123,15 @@ class VLLM(Engine):
         return {"num_speculative_tokens": k}
 
     def why_not_started(self, drafter: Launchable, log: str) -> str:
-        """The method by name, where the installed version lacks it or runs it on another model runner."""
+        """The method by name, where the installed version lacks it or runs it on another model runner, and a draft that
+        it cannot load."""
         if drafter.algorithm and "speculative" in log.lower() and ("Input should be" in log or "Unsupported" in log):
             return f"this vLLM refuses method {drafter.algorithm}, which {drafter.name} needs. "
+        if "no module or parameter named 'draft_id_to_target_id'" in log:
+            return (
+                "vLLM does not load a draft with a table of its words (d2t) where they are all of the target's: "
+                "train it with a smaller draft_vocab_size. "
+            )
         if drafter.name in _NEEDS_V2 and "runner" in log.lower():
             return f"{drafter.name} needs vLLM's model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1, and Triton). "
         return ""
