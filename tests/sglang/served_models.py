@@ -96,12 +96,12 @@ def save_draft(folder: Path) -> Path:
     return folder
 
 
-def train_draft(folder: Path, drafter: str, target: Path, rollouts: Path, max_new_tokens: int) -> Path:
+def train_draft(folder: Path, drafter: str, target: Path, rollouts: Path, max_new_tokens: int, **options: Any) -> Path:
     """A checkpoint as our trainer writes it, trained on what the target answers in these rollouts: right about half
     of the time there, in rounds of every length."""
     config = TrainConfig(
         drafter=drafter,
-        options=OPTIONS[drafter],
+        options=OPTIONS[drafter] | options,
         target=str(target),
         target_dtype="float32",
         device="cpu",

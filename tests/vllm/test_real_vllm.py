@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from cpu_servers import own_engine
+from cpu_servers import NEW_TOKENS, own_engine
 from killed_server import assert_survives_a_kill, free_port
-from vllm_servers import BLOCK, NGRAM, WINDOW, VLLMServers
+from served_models import VOCABULARY, train_draft
+from vllm_servers import BLOCK, CHAIN, NGRAM, WINDOW, VLLMServers
 
 from agentbench_spec.results.invariants import check_row
 from agentbench_spec.results.rows import TurnRow
@@ -193,6 +194,32 @@ def test_a_reset_empties_the_cache(ngram: VLLMClient) -> None:
     assert ngram.generate(prompt, Ask(4), model).cached_tokens == 2 * BLOCK
     assert ngram.flush()
     assert ngram.generate(prompt, Ask(4), model).cached_tokens == 0
+
+
+def renumber(checkpoint: Path) -> None:
+    """A draft's layers as vLLM counts them: states before a layer, not after it."""
+    path = checkpoint / "config.json"
+    config = json.loads(path.read_text())
+    layers = config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [layer + 1 for layer in layers]
+    path.write_text(json.dumps(config))
+
+
+def test_same_draft_gives_the_same_tau(servers: VLLMServers, tmp_path: Path) -> None:
+    """One EAGLE-3 checkpoint of our trainer in both, its layers renumbered for vLLM: the same text, and in every turn
+    the same accepted drafts, step by step. Trap 6: of a prompt kept from the turn before one block is lost."""
+    train_draft(
+        servers.checkpoint, "eagle3", servers.target, servers.rollouts, NEW_TOKENS, draft_vocab_size=VOCABULARY // 2
+    )
+    ours = run(own_engine(servers, [f"eagle3={servers.checkpoint}"], k=CHAIN), tmp_path / "engine").rows
+    renumber(servers.checkpoint)
+    more = {"vllm__warm_up_rollouts": 1, "vllm__min_tau": 0.0}
+    done = run_served(servers.config(servers.url("eagle3"), **more), tmp_path / "server", environ={})
+    steps = {(row.rollout, row.turn): (row.output_ids, row.matched_lengths) for row in ours if row.drafter == "eagle3"}
+    assert {(row.rollout, row.turn): (row.output_ids, row.matched_lengths) for row in done.rows} == steps
+    assert sum(row.matched or 0 for row in done.rows) > 0 and len(done.rows) == 9
+    assert all(row.reused_tokens == row.expected_reused_tokens for row in done.rows if row.turn)
+    assert done.parts["eagle3"].windows[0]["counters"]["disagreements"] == []
 
 
 @pytest.mark.timeout(1800)

@@ -30,6 +30,8 @@ CPU_ENV = {
 WINDOW, BLOCK = 2048, 32
 NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 """How the n-gram server looks up."""
+CHAIN = 3
+OPTIONS = {"ngram": NGRAM, "eagle3": {"num_speculative_tokens": CHAIN}}
 
 
 def server_python(variable: str) -> Path | None:
@@ -63,6 +65,7 @@ class VLLMServers(Servers):
 
     def url(self, name: str) -> str:
         if name not in self._urls:
-            drafter = engine_of("vllm").launchable(name, NGRAM if name == "ngram" else {})
+            given = f"eagle3={self.checkpoint}" if name == "eagle3" else name
+            drafter = engine_of("vllm").launchable(given, OPTIONS.get(name, {}))
             self._urls[name] = self._stack.enter_context(launched(drafter, self.config(), self.log(name)))
         return self._urls[name]
