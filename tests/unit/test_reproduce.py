@@ -107,7 +107,7 @@ def test_a_second_call_reuses_the_run_and_prints_the_same(results: Path, presets
     after = files_in(tmp_path)
     assert before == after
     endings = {Path(name).suffix for name in after}
-    assert endings == {".csv", ".md", ".tex", ".parquet", ".json", ".html", ".svg", ".png"}
+    assert endings == {".csv", ".md", ".tex", ".parquet", ".json", ".html", ".svg", ".png", ".pdf"}
 
 
 def test_a_plan_of_a_table_tells_what_is_there_and_what_is_missing(
