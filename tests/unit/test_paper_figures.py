@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 import agentbench_spec as ab
 from agentbench_spec.cli import app
-from agentbench_spec.report.plots import FIGURES, speedup_bars
+from agentbench_spec.report.plots import FIGURES, position_plot, speedup_bars
 from agentbench_spec.report.plots.canvas import Plot
 from agentbench_spec.report.plots.looks import Look
 from agentbench_spec.results.export import Sheet, latex, sheet
@@ -68,6 +69,20 @@ def test_widths_are_those_asked_for(width: str | float | None, points: float) ->
     """Fails if a figure has to be scaled in the paper, which scales its text."""
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) [\d.]+ \]", bars().pdf(Look.of(width)))
     assert float(box) == pytest.approx(points, abs=0.5)
+
+
+def test_a_legend_of_many_methods_leaves_the_panel_its_width() -> None:
+    """Fails if six methods in one column squeeze the panel, or their legend is cut at the figure's edge."""
+    names = ("ngram", "suffix", "eagle3", "dflash", "dspark", "dlite")
+    rows = [replace(row, drafter=name) for name in names for row in two_rollouts() if row.drafter == "ngram"]
+    plot = position_plot(rows)
+    assert plot is not None
+    figure = plot._drawn(Look.of("one-column"), titled=True)
+    figure.draw_without_rendering()
+    panel, legend = figure.axes[0], figure.axes[0].get_legend()
+    assert legend is not None and len(legend.get_texts()) == len(names)
+    assert panel.get_window_extent().width > 0.7 * figure.bbox.width
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_text_has_the_size_of_a_paper_and_no_title() -> None:

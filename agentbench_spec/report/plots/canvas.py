@@ -88,17 +88,17 @@ class Plot:
 
     def png(self, dpi: int = 150, look: Look = AS_DRAWN) -> bytes:
         """The figure as png on white, titled unless it has a width of its own."""
-        figure, buffer = self._drawn(look, titled=True), io.BytesIO()
-        with _settings(self.name):
-            figure.savefig(buffer, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
-        return buffer.getvalue()
+        return self._file(look, format="png", dpi=dpi, facecolor=PAGE["light"], metadata={"Software": None})
 
     def pdf(self, look: Look = AS_DRAWN) -> bytes:
         """The figure as pdf: vectors, fonts embedded as TrueType, nothing behind it; the same bytes every time."""
-        figure, buffer = self._drawn(look, titled=True), io.BytesIO()
         words = {"Title": self.title, "Subject": self.description, "Creator": "agentbench-spec"}
+        return self._file(look, format="pdf", transparent=True, metadata={**words, "CreationDate": None})
+
+    def _file(self, look: Look, **options: Any) -> bytes:
+        figure, buffer = self._drawn(look, titled=True), io.BytesIO()
         with _settings(self.name):
-            figure.savefig(buffer, format="pdf", transparent=True, metadata={**words, "CreationDate": None})
+            figure.savefig(buffer, **options)
         return buffer.getvalue()
 
     def save(self, folder: str | Path, formats: Sequence[Format] = ("svg", "png"), look: Look = AS_DRAWN) -> list[Path]:
@@ -196,27 +196,6 @@ def label(drafter: str) -> str:
     """A drafter's name as far as a figure has room: of a longer one the two ends, for the middle says least."""
     half = _LONGEST // 2
     return drafter if len(drafter) <= _LONGEST else f"{drafter[: half - 1]}…{drafter[-half:]}"
-
-
-def legend_above(axes: Axes, *, columns: int = 4, **options: Any) -> None:
-    """A legend in one line above the panel, left-aligned, where it can hide no data; none for a single series."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) > 1:
-        columns = min(columns, len(handles))
-        axes.legend(
-            handles,
-            labels,
-            loc="lower left",
-            bbox_to_anchor=(-0.02, 1.0),
-            ncols=columns,
-            frameon=False,
-            fontsize=9,
-            handlelength=1.6,
-            columnspacing=1.2,
-            borderpad=0.1,
-            labelcolor=INK,
-            **options,
-        )
 
 
 def _render_svg(figure: Figure, salt: str, *, facecolor: str) -> str:

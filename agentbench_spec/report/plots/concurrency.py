@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Plot, label, legend_above, panels
+from agentbench_spec.report.plots.canvas import Plot, label, panels
+from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.marks import line, mark
 from agentbench_spec.report.plots.palette import styles
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Plot, legend_above, panels
+from agentbench_spec.report.plots.canvas import Plot, panels
+from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.palette import INK, styles
 from agentbench_spec.report.plots.whiskers import Whisker, draw_whiskers, name_octaves
 from agentbench_spec.results.derived.by_context import (

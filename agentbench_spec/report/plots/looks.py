@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentbench_spec.errors import ConfigError
+from agentbench_spec.report.plots.legends import narrow_legends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,22 +82,12 @@ class Look:
             line.set_markersize(line.get_markersize() * scale)
         for marks in figure.findobj(PathCollection):
             marks.set_sizes(marks.get_sizes() * scale**2)
-        for legend in filter(None, (axes.get_legend() for axes in figure.axes)):
-            _narrow(figure, legend)
+        narrow_legends(figure, scale)
 
 
 def current() -> Mapping[str, Any]:
     """Settings on top of ours, where a figure is drawn for a look."""
     return _CURRENT.get() or {}
-
-
-def _narrow(figure: Figure, legend: Any) -> None:
-    """Fewer entries a line where a legend reaches beyond its figure."""
-    for columns in range(legend._ncols, 0, -1):  # matplotlib has a setter for it, and nothing that reads it
-        legend.set_ncols(columns)
-        figure.draw_without_rendering()
-        if legend.get_window_extent().x1 <= figure.bbox.x1:
-            return
 
 
 def _settings_of(style: Style) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Plot, label, legend_above, multiples, panels
+from agentbench_spec.report.plots.canvas import Plot, label, multiples, panels
+from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.marks import mark
 from agentbench_spec.report.plots.palette import INK, MUTED, PAGE, PHASE_COLOURS
 from agentbench_spec.report.plots.whiskers import places_of

@@ -8,7 +8,8 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from agentbench_spec.report.plots.canvas import Plot, label, legend_above, multiples, panels
+from agentbench_spec.report.plots.canvas import Plot, label, multiples, panels
+from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.marks import Cell, line, mark
 from agentbench_spec.report.plots.palette import INK, Style, styles
 from agentbench_spec.report.plots.whiskers import Whisker, draw_counts, draw_whiskers, name_octaves, separate
