@@ -28,6 +28,9 @@ BASELINE = "none"
 AGAIN = "none-again"
 """Name of a second such drafter: its speed-up is 1 but for what disturbs a run's clocks."""
 
+PLAIN = frozenset({BASELINE, AGAIN})
+"""Names under which plain decoding stands in rows: there is no draft to speak of."""
+
 CONDITIONS = (
     *("schema", "target", "temperature", "top_k", "top_p", "decode_mode", "history_mode", "prefix_mode", "thinking"),
     *("clock", "graphs", "backend", "client", "concurrency"),

@@ -16,7 +16,7 @@ from agentbench_spec.results import costs, metrics
 from agentbench_spec.results.clock_checks import clock_warnings
 from agentbench_spec.results.derived.engines import by_engine, refuse_unlike_engines, unlike_turns
 from agentbench_spec.results.intervals import Interval, share_interval, speedup_intervals, spread_text, tau_interval
-from agentbench_spec.results.metrics import AGAIN, BASELINE, Losslessness, Mean
+from agentbench_spec.results.metrics import BASELINE, PLAIN, Losslessness, Mean
 from agentbench_spec.results.rows import TurnRow
 
 Share = tuple[int, int]
@@ -124,7 +124,7 @@ def _summarise_drafter(rows: Sequence[TurnRow], own: Sequence[TurnRow], *, inclu
     kept = metrics.counted(own, include_degenerate=include_degenerate)
     pairs = costs.paired(rows, drafter, include_degenerate=include_degenerate)
     intervals = speedup_intervals([] if drafter == BASELINE else pairs)
-    drafting = [] if drafter in (BASELINE, AGAIN) else kept  # plain decoding has no draft share
+    drafting = [] if drafter in PLAIN else kept  # plain decoding has no draft share
     return DrafterSummary(
         drafter=drafter,
         k=own[0].k,

@@ -27,7 +27,7 @@ from agentbench_spec.engine.target import Target
 from agentbench_spec.engine.timing import resolve_mode
 from agentbench_spec.errors import AgentBenchError, ConfigError, ContractError, cause_of, unknown_name
 from agentbench_spec.results.derived.k_arms import arm_name
-from agentbench_spec.results.metrics import AGAIN, BASELINE
+from agentbench_spec.results.metrics import AGAIN, BASELINE, PLAIN
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.runs.fill import Conditions
 from agentbench_spec.runs.generation import sampling_notes, unread_config
@@ -67,7 +67,7 @@ def method_names(config: RunConfig) -> list[str]:
 
 def arms_over(drafters: Mapping[str, T], ks: Sequence[int | str]) -> dict[str, T]:
     """Each drafter under a name for each K, plain decoding under its own; as they are where there is no K."""
-    plain = {name: drafter for name, drafter in drafters.items() if not ks or name in (BASELINE, AGAIN)}
+    plain = {name: drafter for name, drafter in drafters.items() if not ks or name in PLAIN}
     others = [name for name in drafters if name not in plain]
     return plain | {arm_name(name, k): drafters[name] for name in others for k in ks}
 

@@ -14,7 +14,7 @@ from agentbench_spec.report.plots.palette import INK, styles
 from agentbench_spec.results import metrics
 from agentbench_spec.results.derived.states import StateGrowth, state_growths
 from agentbench_spec.results.findings.wording import bytes_text
-from agentbench_spec.results.metrics import AGAIN, BASELINE
+from agentbench_spec.results.metrics import PLAIN
 from agentbench_spec.results.rows import TurnRow
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def _drafting(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
     """Counted rows of each drafter but plain decoding. Raises MeasurementError if conditions differ."""
     rows = list(rows)
     metrics.one_condition(rows)
-    return {
-        name: own for name, own in metrics.by_drafter(metrics.counted(rows)).items() if name not in (BASELINE, AGAIN)
-    }
+    return {name: own for name, own in metrics.by_drafter(metrics.counted(rows)).items() if name not in PLAIN}
 
 
 def state_plot(rows: Iterable[TurnRow]) -> Plot | None:

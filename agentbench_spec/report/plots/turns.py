@@ -17,7 +17,7 @@ from agentbench_spec.results import metrics
 from agentbench_spec.results.by_turn import tau_by_turn
 from agentbench_spec.results.derived.by_context import octave_of
 from agentbench_spec.results.intervals import Interval, ends, tau_interval
-from agentbench_spec.results.metrics import AGAIN, BASELINE
+from agentbench_spec.results.metrics import PLAIN
 from agentbench_spec.results.rows import TurnRow
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tau_points(
     metrics.one_condition(rows)
     groups: dict[tuple[str, int], list[TurnRow]] = {}
     for row in metrics.counted(rows):
-        if row.drafter not in (BASELINE, AGAIN) and row.rounds and (found := bucket(row)) is not None:
+        if row.drafter not in PLAIN and row.rounds and (found := bucket(row)) is not None:
             groups.setdefault((row.drafter, found), []).append(row)
     return [
         _point(drafter, found, own, median(x(row) for row in own))

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentbench_spec.results.costs import decode_parts, draft_kv_parts, draft_kv_s, paired, steady_pairs
 from agentbench_spec.results.intervals import Array, Interval, cluster_of, clustered_interval, ratio_of_sums
-from agentbench_spec.results.metrics import AGAIN, BASELINE, by_drafter, counted, one_condition, rollout_of
+from agentbench_spec.results.metrics import PLAIN, by_drafter, counted, one_condition, rollout_of
 from agentbench_spec.results.rows import TurnRow
 
 Addends = tuple[float, ...]
@@ -155,4 +155,4 @@ def _of_rows(
 
 
 def _drafting(rows: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
-    return {name: own for name, own in by_drafter(rows).items() if name not in (BASELINE, AGAIN)}
+    return {name: own for name, own in by_drafter(rows).items() if name not in PLAIN}

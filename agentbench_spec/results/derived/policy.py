@@ -143,7 +143,7 @@ def _places(rows: Sequence[TurnRow]) -> Iterator[tuple[Place, Pair]]:
     for workload in dict.fromkeys(row.workload for row in rows):
         own = [row for row in rows if row.workload == workload]
         for drafter in dict.fromkeys(row.drafter for row in own):
-            for pair in paired(own, drafter) if drafter not in (BASELINE, metrics.AGAIN) else ():
+            for pair in paired(own, drafter) if drafter not in metrics.PLAIN else ():
                 for context in (WHOLE, bucket_of(pair[1].context_tokens)):
                     yield Place(workload, arm_of(drafter)[0], pair[1].concurrency or 1, context), pair
 

@@ -16,7 +16,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from agentbench_spec.errors import ConfigError
 from agentbench_spec.results import metrics
 from agentbench_spec.results.changes import WHOLE, bucket_of
-from agentbench_spec.results.metrics import BASELINE
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.writing import write_bytes
 
@@ -128,7 +127,7 @@ def profile_of(rows: Iterable[TurnRow], *, include_degenerate: bool = False) -> 
     kept = [row for row in metrics.counted(rows, include_degenerate=include_degenerate) if row.rounds]
     groups: dict[tuple[str, str], list[TurnRow]] = {}
     for row in kept:
-        if row.drafter not in (BASELINE, metrics.AGAIN):
+        if row.drafter not in metrics.PLAIN:
             groups.setdefault((row.workload, row.drafter), []).append(row)
     groups = {name: own for name, own in groups.items() if any(map(metrics.matched_of, own))}
     if not groups:

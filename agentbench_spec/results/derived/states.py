@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentbench_spec.results.metrics import AGAIN, BASELINE, by_drafter, counted, one_condition
+from agentbench_spec.results.metrics import PLAIN, by_drafter, counted, one_condition
 from agentbench_spec.results.rows import TurnRow
 
 _ENOUGH = 1.25
@@ -75,6 +75,6 @@ def state_growths(rows: Iterable[TurnRow], *, include_degenerate: bool = False) 
             for row in own
             if row.context_tokens is not None and row.output_tokens and row.draft_state_bytes is not None
         )
-        if points and drafter not in (BASELINE, AGAIN):
+        if points and drafter not in PLAIN:
             found.append(StateGrowth(drafter, tuple(points)))
     return found

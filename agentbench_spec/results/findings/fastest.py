@@ -10,14 +10,14 @@ from agentbench_spec.results.derived.by_context import octave_text, speedup_by_c
 from agentbench_spec.results.differences import paired_difference
 from agentbench_spec.results.findings.wording import Finding, apart, capital, caution, listed, of_context, over, times
 from agentbench_spec.results.intervals import LEVEL, Interval
-from agentbench_spec.results.metrics import AGAIN, BASELINE
+from agentbench_spec.results.metrics import BASELINE, PLAIN
 from agentbench_spec.results.rows import TurnRow
 from agentbench_spec.results.summary import DrafterSummary, Summary
 
 
 def methods(summary: Summary) -> list[DrafterSummary]:
     """The drafters that are compared: plain decoding is none of them, however often it was run."""
-    return [own for own in summary.drafters if own.drafter not in (BASELINE, AGAIN)]
+    return [own for own in summary.drafters if own.drafter not in PLAIN]
 
 
 def fastest(summary: Summary) -> DrafterSummary | None:
