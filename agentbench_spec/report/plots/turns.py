@@ -12,7 +12,14 @@ from agentbench_spec.report.plots.canvas import Plot, label, multiples, panels
 from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.marks import Cell, line, mark
 from agentbench_spec.report.plots.palette import INK, Style, styles
-from agentbench_spec.report.plots.whiskers import Whisker, draw_counts, draw_whiskers, name_octaves, separate
+from agentbench_spec.report.plots.whiskers import (
+    Whisker,
+    draw_counts,
+    draw_whiskers,
+    name_octaves,
+    near_values,
+    separate,
+)
 from agentbench_spec.results import metrics
 from agentbench_spec.results.by_turn import tau_by_turn
 from agentbench_spec.results.derived.by_context import octave_of
@@ -24,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_FAR = 1.5
-"""Intervals are drawn up to this many times the lowest and highest τ; the numbers hold their ends."""
 _MANY_POINTS = 24
 """Points of a panel above which they are drawn small."""
 
@@ -139,8 +144,7 @@ def _plot(
 
 def _draw_contexts(points: Sequence[TauPoint]) -> Figure:
     figure, (main, counts) = panels((4, 1), height_in=3.8)
-    whiskers = [Whisker(own.drafter, own.bucket, own.tau, *ends(own.interval), row) for row, own in enumerate(points)]
-    draw_whiskers(main, whiskers, styles(own.drafter for own in points))
+    draw_whiskers(main, _whiskers(points), styles(own.drafter for own in points))
     rollouts = _rollouts(points)
     draw_counts(counts, range(len(rollouts)), list(rollouts.values()))
     counts.set_ylabel("rollouts")
@@ -149,6 +153,10 @@ def _draw_contexts(points: Sequence[TauPoint]) -> Figure:
     name_octaves(counts, list(rollouts))
     legend_above(main)
     return figure
+
+
+def _whiskers(points: Sequence[TauPoint]) -> list[Whisker]:
+    return [Whisker(own.drafter, own.bucket, own.tau, *ends(own.interval), row) for row, own in enumerate(points)]
 
 
 def _rollouts(points: Sequence[TauPoint]) -> dict[int, tuple[int, int]]:
@@ -164,7 +172,8 @@ def _draw_turns(points: Sequence[TauPoint]) -> Figure:
     """A panel a method, and one for the rollouts behind each turn: no interval hides another's."""
     drafters = list(dict.fromkeys(own.drafter for own in points))
     figure, (*axes, counts) = multiples(len(drafters) + 1, same_y=False)
-    looks, limits = styles(drafters), _limits(points)
+    looks = styles(drafters)
+    limits = near_values([own.tau for own in points], [end for own in _whiskers(points) for end in own.ends])
     room = 0.06 * (limits[1] - limits[0]) or 0.1
     for panel, drafter in zip(axes, drafters, strict=True):
         own = [(row, point) for row, point in enumerate(points) if point.drafter == drafter]
@@ -179,14 +188,6 @@ def _draw_turns(points: Sequence[TauPoint]) -> Figure:
     figure.supylabel("τ, tokens per round", fontsize=10, color=INK)
     figure.supxlabel("turn of the rollout", fontsize=10, color=INK)
     return figure
-
-
-def _limits(points: Sequence[TauPoint]) -> tuple[float, float]:
-    """What of the y axis is drawn: an interval of two rollouts would leave no room for the values."""
-    lows = [own.interval.low if own.interval else own.tau for own in points]
-    highs = [own.interval.high if own.interval else own.tau for own in points]
-    values = [own.tau for own in points]
-    return max(min(lows), min(values) / _FAR), min(max(highs), max(values) * _FAR)
 
 
 def _draw_drafter(axes: Axes, own: Sequence[tuple[int, TauPoint]], look: Style, limits: tuple[float, float]) -> None:

@@ -69,11 +69,14 @@ def places_of(octaves: Iterable[int]) -> dict[int, int]:
 
 
 def _limits(whiskers: Sequence[Whisker], *, from_zero: bool) -> tuple[float, float]:
-    values = [own.value for own in whiskers]
-    ends = [end for own in whiskers for end in own.ends]
-    low, high = max(min(ends), min(values) / _FAR), min(max(ends), max(values) * _FAR)
+    low, high = near_values([own.value for own in whiskers], [end for own in whiskers for end in own.ends])
     room = 0.0 if high > low else 0.1 * high or 1.0
     return 0.0 if from_zero else low - room, high + room
+
+
+def near_values(values: Sequence[float], ends: Sequence[float]) -> tuple[float, float]:
+    """What of an axis is drawn: an interval of two rollouts would leave no room for the values."""
+    return max(min(ends), min(values) / _FAR), min(max(ends), max(values) * _FAR)
 
 
 def separate(axes: Axes, stretches: int) -> None:
