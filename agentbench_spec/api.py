@@ -95,10 +95,9 @@ def load(folder: PathLike) -> Run:
 
 
 def _runs(given: Run | PathLike | Iterable[Run | PathLike]) -> list[Path]:
-    from agentbench_spec.results.loaded import Run
+    from agentbench_spec.results.loaded import Run, several
 
-    several = [given] if isinstance(given, Run | str | os.PathLike) else given
-    return [own.folder if isinstance(own, Run) else Path(own) for own in several]
+    return [own.folder if isinstance(own, Run) else Path(own) for own in several(given)]
 
 
 def _loaded(given: Run | PathLike) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
@@ -12,7 +13,7 @@ from agentbench_spec.report.plots import draw_all
 from agentbench_spec.report.plots.canvas import Format
 from agentbench_spec.report.plots.looks import Look, Style
 from agentbench_spec.results.forms import export
-from agentbench_spec.results.loaded import Run
+from agentbench_spec.results.loaded import Run, RunOrFolder, several
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 TABLES = ("tex", "md", "csv")
@@ -20,8 +21,8 @@ TABLES = ("tex", "md", "csv")
 
 
 def write_figures(
-    runs: Run | str | Path | Iterable[Run | str | Path],
-    out: str | Path,
+    runs: RunOrFolder | Iterable[RunOrFolder],
+    out: str | os.PathLike[str],
     *,
     formats: Sequence[str] = ("pdf",),
     width: str | float | None = "one-column",
@@ -38,8 +39,7 @@ def write_figures(
     if other := [form for form in formats if form not in FORMATS]:
         raise ConfigError(f"format {other[0]!r}: expected {', '.join(FORMATS)}")
     wanted, look = [form for form in FORMATS if form in formats], Look.of(width, style)
-    given = [runs] if isinstance(runs, (Run, str, Path)) else list(runs)
-    loaded = [own if isinstance(own, Run) else Run.load(own) for own in given]
+    loaded = [own if isinstance(own, Run) else Run.load(own) for own in several(runs)]
     written: list[Path] = []
     for run, name in zip(loaded, run_names([run.folder for run in loaded]), strict=True):
         place = Path(out) / name if len(loaded) > 1 else Path(out)

@@ -52,7 +52,7 @@ class Versus:
 
 def versus_paper(done: Reproduced) -> list[Versus]:
     """A line for each cell whose figure the paper gives for its methods, plain decoding's ratios to itself left out."""
-    machines = _each(_machine, done)
+    machines = _each(_machine, _manifests(done))
     told = _Told(done.plan, of_another_machine=not all(PAPER_GPU in machine for machine in machines))
     return [
         told.line(table, drafter, figure, column)
@@ -120,25 +120,29 @@ def _verdict(cell: Cell, figure: str, *, of_paper: bool) -> str:
 def conditions(done: Reproduced) -> list[tuple[str, str]]:
     """(What, how it was): first where all cells differ from the paper, then what the paper states and leaves open."""
     own, papers = done.plan.target, done.plan.paper_target
-    said = (
-        []
-        if papers and paper_target(own) == papers
-        else [("target", f"{own}; the paper's: {papers or ', '.join(TARGETS)}")]
-    )
-    said += [("machine", f"{found}; the paper's is {PAPER_GPU}") for found in _each(_machine, done)]
-    said += [("numbers", f"{found}; the paper does not say") for found in _each(_dtype, done)]
-    said += [("drafters", f"{found}; the paper does not name its checkpoints") for found in _each(_drafters, done)]
+    manifests, said = _manifests(done), []
+    if not papers or paper_target(own) != papers:
+        said.append(("target", f"{own}; the paper's: {papers or ', '.join(TARGETS)}"))
+    said += [("machine", f"{found}; the paper's is {PAPER_GPU}") for found in _each(_machine, manifests)]
+    said += [("numbers", f"{found}; the paper does not say") for found in _each(_dtype, manifests)]
+    said += [("drafters", f"{found}; the paper does not name its checkpoints") for found in _each(_drafters, manifests)]
     said += [("not the preset's", change) for change in done.plan.changed]
     return [*said, *((name, text) for name, _, text in (line.partition(": ") for line in done.plan.settings_lines))]
 
 
-def _each(fact: Callable[[Mapping[str, Any]], str], done: Reproduced) -> list[str]:
+def _manifests(done: Reproduced) -> list[dict[str, Any]]:
+    return [read_manifest(run) for run in done.runs]
+
+
+def _each(fact: Callable[[Mapping[str, Any]], str], manifests: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the manifests of a table say, each thing once."""
-    return [found for found in dict.fromkeys(fact(read_manifest(run)) for run in done.runs) if found]
+    return [found for found in dict.fromkeys(map(fact, manifests)) if found]
 
 
 def _machine(manifest: Mapping[str, Any]) -> str:
-    return machine_text(manifest.get("host") or {})
+    """Nothing of a table measured on servers: the machine in its manifest is the client's."""
+    host = manifest.get("host")
+    return machine_text(host) if host else ""
 
 
 def _dtype(manifest: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 
@@ -89,3 +90,11 @@ class Run:
         with console.capture() as text:
             console.print(render(self.summary))
         return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+
+RunOrFolder: TypeAlias = Run | str | os.PathLike[str]
+
+
+def several(given: RunOrFolder | Iterable[RunOrFolder]) -> list[RunOrFolder]:
+    """One run, or its folder, or several of either, as a list of runs and folders."""
+    return [given] if isinstance(given, Run | str | os.PathLike) else list(given)

@@ -116,6 +116,13 @@ def test_conditions_name_what_differs(tmp_path: Path) -> None:
     assert any(what == "left open by the paper" for what, _ in facts)
 
 
+def test_a_machine_that_is_not_told_is_no_reason(tmp_path: Path) -> None:
+    """Fails if a table of servers, whose manifest knows the client's machine alone, is called another machine's."""
+    found = done(tmp_path, cell(2.6, 2.5, 2.7), host=None)
+    assert "another machine" not in only(found).reasons
+    assert not any(what == "machine" for what, _ in conditions(found))
+
+
 def test_what_is_missing_stands_with_its_command(tmp_path: Path) -> None:
     """A cell nobody measured gives its reason, the page the command; a cell the paper lacks is not called missing."""
     command = "dlite is missing: no checkpoint; add it with: agentbench-spec reproduce table3 --drafter dlite=X"
