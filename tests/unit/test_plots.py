@@ -36,10 +36,12 @@ from agentbench_spec.report.plots import (
     tau_against_turn,
     throughput_plot,
 )
+from agentbench_spec.report.plots.canvas import panels
 from agentbench_spec.report.plots.marks import value_text
 from agentbench_spec.report.plots.palette import DARK, INK, LIGHT, PAGE, styles
 from agentbench_spec.report.plots.phases import phase_stacks
 from agentbench_spec.report.plots.speed import speedup_models
+from agentbench_spec.report.plots.whiskers import Whisker, draw_whiskers
 from agentbench_spec.results.derived.by_context import tokens_text
 from agentbench_spec.results.rows import TurnRow
 
@@ -288,6 +290,18 @@ def test_acceptance_by_position_counts_the_rounds_behind_each() -> None:
     """Fails if a drafter that seldom proposes far ahead looks as well founded there as at the first position."""
     row = make_row("r0", 0, matched=[2, 0, 1], k=2, proposed=5, proposed_lengths=[2, 1, 2])
     assert [own[4] for own in _plot(position_plot([row])).data] == [3, 2]
+
+
+def test_an_interval_that_goes_on_beyond_the_panel_says_so() -> None:
+    """Fails if an interval is cut without a sign, or an end that is drawn gets one."""
+    _, (axes,) = panels()
+    whiskers = [Whisker("near", 10, 2.0, 1.5, 2.5, 0), Whisker("far", 11, 2.0, 1.9, 90.0, 1)]
+    draw_whiskers(axes, whiskers, styles(["near", "far"]))
+    heads = [
+        (own.get_marker(), own.get_gid()) for own in axes.lines if own.get_marker() in ("^", "v") and own.get_gid()
+    ]
+    assert heads == [("^", "of-1")]
+    assert axes.get_ylim()[1] < 4.0
 
 
 # --- values on hover

@@ -154,7 +154,7 @@ def panels(
 def multiples(
     count: int, *, columns: int = 2, width_in: float = 5.2, row_in: float = 1.3, same_y: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` small panels that share x, and y if `same_y`, row by row.
+    """A figure of `count` small panels that share x, and y if `same_y`, row by row; the last one fills its row.
 
     Raises ConfigError with the install command if matplotlib is missing.
     """
@@ -168,8 +168,10 @@ def multiples(
     drawn, spare = grid.ravel()[:count], grid.ravel()[count:]
     for axes in spare:
         axes.remove()
-    for axes in drawn[-columns:]:
-        axes.tick_params(labelbottom=True)  # also where no panel stands below
+    last = drawn[-1].get_subplotspec()
+    drawn[-1].set_subplotspec(last.get_gridspec()[last.rowspan.start, last.colspan.start :])
+    for axes in drawn[-columns - len(spare) :]:
+        axes.tick_params(labelbottom=True)  # also where no panel of the same width stands below
     return figure, list(drawn)
 
 

@@ -24,7 +24,9 @@ from agentbench_spec.results.rows import TurnRow
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WHISKERS = "Upright lines are 95 % intervals clustered by rollout; one that leaves the panel is cut there."
+_WHISKERS = (
+    "Upright lines are 95 % intervals clustered by rollout; one that leaves the panel ends in an arrow's head there."
+)
 
 
 def draft_kv_against_context(rows: Iterable[TurnRow]) -> Plot | None:

@@ -15,6 +15,7 @@ from agentbench_spec.report.plots.palette import INK, Style, styles
 from agentbench_spec.report.plots.whiskers import (
     Whisker,
     draw_counts,
+    draw_interval,
     draw_whiskers,
     name_octaves,
     near_values,
@@ -180,12 +181,13 @@ def _draw_turns(points: Sequence[TauPoint]) -> Figure:
         _draw_drafter(panel, own, looks[drafter], limits)
         panel.set_title(label(drafter), loc="left", fontsize=10, color=INK, pad=3)
         panel.set_ylim(limits[0] - room, limits[1] + room)
+        if panel.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+            panel.set_ylabel("τ")
     rollouts = _rollouts(points)
     draw_counts(counts, list(rollouts), list(rollouts.values()))
     counts.set_title("rollouts behind each turn", loc="left", fontsize=10, color=INK, pad=3)
     counts.locator_params(axis="x", integer=True, nbins=8)
     counts.set_xlim(min(rollouts) - 0.7, max(rollouts) + 0.7)
-    figure.supylabel("τ, tokens per round", fontsize=10, color=INK)
     figure.supxlabel("turn of the rollout", fontsize=10, color=INK)
     return figure
 
@@ -195,8 +197,8 @@ def _draw_drafter(axes: Axes, own: Sequence[tuple[int, TauPoint]], look: Style, 
     line(axes.plot(xs, ys, color=look.colour, linewidth=1.2), own[0][0])
     for row, point in own:
         if point.interval is not None:
-            low, high = (min(max(end, limits[0]), limits[1]) for end in ends(point.interval) if end is not None)
-            mark(axes.vlines(point.x, low, high, color=look.colour, linewidth=1.2, alpha=0.6), row)
+            both = point.interval.low, point.interval.high
+            draw_interval(axes, point.x, both, limits, row, look.colour, linewidth=1.2, alpha=0.6)
         size = 4.5 if len(own) <= _MANY_POINTS else 2.5
         mark(axes.plot(point.x, point.tau, look.marker, color=look.colour, markersize=size), row)
 
@@ -212,5 +214,5 @@ def _words(points: Sequence[TauPoint], buckets: str) -> str:
         told.append(f"{drafter} from {own[0].tau:.2f} in the first to {own[-1].tau:.2f} in the last")
     return (
         f"Pooled τ over {buckets}: {'; '.join(told)}. Upright lines are 95 % intervals clustered by rollout; one that "
-        "leaves the panel is cut there. Bars count the rollouts behind each value."
+        "leaves the panel ends in an arrow's head there. Bars count the rollouts behind each value."
     )

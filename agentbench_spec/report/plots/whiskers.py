@@ -18,6 +18,8 @@ _FAR = 1.5
 """Intervals are drawn up to this many times the lowest and highest value; the numbers hold their ends."""
 _SPREAD = 0.76
 """Part of a stretch that its methods take up."""
+_HEAD_PT = 4.0
+"""Size of the arrow's head on an interval that goes on beyond the panel."""
 _ONE_LINE = 6
 """Stretches up to which a name stands on one line."""
 
@@ -54,13 +56,31 @@ def draw_whiskers(
         xs = [places[w.octave] + (j - (len(drafters) - 1) / 2) * step for w in own]
         line(axes.plot(xs, [w.value for w in own], color=look.colour, linewidth=0.9, alpha=0.5), own[0].row)
         for x, w in zip(xs, own, strict=True):
-            bottom, top = (min(max(end, low), high) for end in w.ends)
-            mark(axes.vlines(x, bottom, top, color=look.colour, linewidth=1.4), w.row)
+            draw_interval(axes, x, w.ends, (low, high), w.row, look.colour)
             mark(axes.plot(x, w.value, look.marker, color=look.colour), w.row)
         axes.plot([], [], look.marker, color=look.colour, linestyle=look.dash, label=label(drafter))
     room = 0.05 * (high - low)
     axes.set_ylim(low - room, high + room)
     separate(axes, len(places))
+
+
+def draw_interval(
+    axes: Axes,
+    x: float,
+    ends: tuple[float, float],
+    limits: tuple[float, float],
+    row: int,
+    colour: str,
+    *,
+    linewidth: float = 1.4,
+    alpha: float = 1.0,
+) -> None:
+    """An upright line from end to end; where an end lies beyond the limits it is cut there, under an arrow's head."""
+    low, high = (min(max(end, limits[0]), limits[1]) for end in ends)
+    mark(axes.vlines(x, low, high, color=colour, linewidth=linewidth, alpha=alpha), row)
+    for head, at, beyond in (("v", low, ends[0] < low), ("^", high, ends[1] > high)):
+        if beyond:
+            line(axes.plot(x, at, head, color=colour, markersize=_HEAD_PT, alpha=alpha, clip_on=False), row)
 
 
 def places_of(octaves: Iterable[int]) -> dict[int, int]:
