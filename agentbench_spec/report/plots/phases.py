@@ -182,7 +182,7 @@ def _draw_by_context(stacks: _Stacks) -> Figure:
         panel.tick_params(labelbottom=True)  # below one of them stands the legend
     handles = [Patch(facecolor=PHASE_COLOURS[phase], edgecolor=MUTED, linewidth=0.6) for phase in PHASES]
     narrow = {"ncols": 2, "handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0, "borderpad": 0.0}
-    free.legend(handles, list(PHASES), loc="center left", frameon=False, fontsize=9, labelcolor=INK, **narrow)  # type: ignore[arg-type]
+    free.legend(handles, list(PHASES), loc="center left", frameon=False, fontsize=9, labelcolor=INK, **narrow)
     free.set_axis_off()
     figure.supylabel("milliseconds per output token", fontsize=10, color=INK)
     figure.supxlabel("prompt length: from so many tokens to twice as many", fontsize=10, color=INK)
