@@ -38,6 +38,7 @@ from .recipe import (
     lend_tables,
     pass_last_tap,
     spread_layers,
+    start_as_checkpoint,
     start_as_target,
     under,
     unused_token,
@@ -74,6 +75,8 @@ class BlockTrainee(Trainee):
         if start == "target":
             start_as_target(self.net, setting, context_norm=self.net.hidden_norm)
             pass_last_tap(self.net.fc)
+        elif start != "random":
+            start_as_checkpoint(self.net, start, config)
         self.k = parsed.max_tokens
         self.hidden_layers = parsed.target_layer_ids
         self.position_weights = position_weights(self.k, gamma)
@@ -162,7 +165,8 @@ def make_dflash(
     """DFlash by cross-entropy. layout: "zlab" (a mask predicts its own slot; no tables) or "deepspec" (next token).
 
     block_size counts the anchor. gamma: of the position weights; None: 7 from blocks of 16 up, else 4; 0: no decay.
-    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
+    start: "random", "target" (its last layers), or a checkpoint of the same options to train on.
+    near: positions of context in the first half of the steps; None: all.
     Raises ConfigError if an option does not fit the target.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
@@ -200,7 +204,8 @@ def make_dspark(
 
     block_size is also the number of drafts a round. rank: of the Markov head. tables: store copies of the target's
     embedding and head, as the published files do; without them the loader takes the target's own.
-    start: random, or the target's last layers. near: positions of context in the first half of the steps; None: all.
+    start: "random", "target" (its last layers), or a checkpoint of the same options to train on.
+    near: positions of context in the first half of the steps; None: all.
     """
     ids, mask = _taps(setting, taps, target_layer_ids), unused_token(setting, mask_token_id)
     config = base_config(setting.target, depth=depth, intermediate_size=intermediate_size) | _deepspec(ids, mask)

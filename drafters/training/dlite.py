@@ -38,6 +38,7 @@ from .recipe import (
     base_config,
     initialise,
     lend_tables,
+    start_as_checkpoint,
     start_as_target,
     under,
     unused_token,
@@ -83,6 +84,8 @@ class DLiteTrainee(Trainee):
         for net in (self.student, self.teacher) if start == "target" else ():
             if net is not None:
                 _start(net, setting)
+        if start not in ("random", "target"):
+            self._go_on_from(start)
         self.k = parsed.max_tokens
         history = history_layers(parsed.num_target_layers) if self.window else ()
         self.hidden_layers = tuple(sorted({*parsed.target_layer_ids, *history}))
@@ -90,6 +93,12 @@ class DLiteTrainee(Trainee):
         self._history = [self.hidden_layers.index(layer) for layer in history]
         self.position_weights = position_weights(self.k, gamma)
         self._rotary = Rotary(parsed.geometry, device=setting.target.device, dtype=setting.dtype)
+
+    def _go_on_from(self, checkpoint: str) -> None:
+        """Take the weights of a trained student."""
+        if self.student is None or self.teacher is not None:
+            raise ConfigError(f"dlite: start={checkpoint} goes on with a student alone; give single_stage=true")
+        start_as_checkpoint(self.student, checkpoint, _as_student(self._config))
 
     def load_teacher(self, folder: str) -> None:
         """Take a trained teacher's weights. Raises ConfigError if they are not those of this config."""
@@ -224,7 +233,8 @@ def make(
     teacher. teacher: folder of a trained one, in place of training it here.
     teacher_share: its steps over the student's. window: W, its reach in positions. slots: target layers in use. rank:
     of the serial head. group: G, real tokens in the query. gamma: of the position weights, 0: no decay.
-    start: random, or the target's last layers and the head of this rank that is closest to the target's.
+    start: "random"; "target", its last layers and the head of this rank that is closest to its own; or a student's
+    checkpoint of the same options to train on, with single_stage.
     Raises ConfigError if an option does not fit the target or another option.
     """
     with_teacher = role == "teacher" or not single_stage

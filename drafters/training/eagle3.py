@@ -7,6 +7,7 @@ that start no chain only give keys, so a text with few supervised tokens costs l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from .recipe import (
     initialise,
     lend_tables,
     pass_last_tap,
+    start_as_checkpoint,
     start_as_target,
     under,
     write_checkpoint,
@@ -60,6 +62,8 @@ class Eagle3Trainee(Trainee):
         if start == "target":
             start_as_target(self.net, setting, renamed=_FEATURE_NORM)
             pass_last_tap(self.net.fc)
+        elif start != "random":
+            self._go_on_from(start)
         self.hidden_layers = parsed.target_layers
         self.position_weights = tuple(step_decay**step for step in range(steps))
         self.phases = (Phase("train", (Stage("training-time test", 1.0, {"soft": 1.0}),)),)
@@ -74,6 +78,19 @@ class Eagle3Trainee(Trainee):
         member = torch.zeros(setting.target.vocab_size, dtype=torch.bool)
         member[kept] = True
         self.net.d2t, self.net.t2d = (kept - torch.arange(len(kept))).to(device), member.to(device)
+
+    def _go_on_from(self, checkpoint: str) -> None:
+        """Take a checkpoint's weights; of the head the rows of tokens that both draft vocabularies have."""
+        apart = ("lm_head.weight", "d2t", "t2d", "draft_vocab_size")
+        name_of = partial(re.sub, r"^midlayer\.", "layers.0.")
+        found = start_as_checkpoint(self.net, checkpoint, self._config, name_of=name_of, apart=apart)
+        offsets, rows, kept = found["d2t"], found["lm_head.weight"], cast(Tensor, self.draft_ids)
+        row_of = torch.full((int(self._config["vocab_size"]),), -1)
+        row_of[torch.arange(len(offsets)) + offsets] = torch.arange(len(offsets))
+        both = (row_of[kept] >= 0).nonzero().flatten()
+        head = cast(Any, self.net.lm_head).weight
+        with torch.no_grad():
+            head[both.to(head.device)] = rows[row_of[kept[both]]].to(head)
 
     def predict(self, sample: Sample, anchors: Tensor) -> Prediction:
         """Chains of K steps at all anchors of a text."""
@@ -161,7 +178,8 @@ def make(
     """EAGLE-3 in the "midlayer" layout by soft cross-entropy to the target over the draft vocabulary.
 
     steps: K, length of the unrolled chain. step_decay: weight of each step over the one before. draft_vocab_size: V_d,
-    the most frequent supervised tokens. start: random, or the target's last layer on the feature.
+    the most frequent supervised tokens. start: "random"; "target", its last layer on the feature; or a checkpoint of
+    the same options to train on, whose draft vocabulary may differ.
     Raises ConfigError if an option does not fit the target.
     """
     target = setting.target

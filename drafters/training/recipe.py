@@ -6,9 +6,9 @@ Axes as in qwen3.py; A anchors, b query rows of a block, m keys a block brings a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from agentbench_spec.drafting import ConfigError, TargetInfo
 from agentbench_spec.train.interface import Setting, logits_of
 
-from ..nets.checkpoint import target_rope_theta
+from ..nets.checkpoint import open_checkpoint, target_rope_theta, tensors_of
 
 INITIAL_STD = 0.02
-Start = Literal["random", "target"]
-"""Initial weights: random, as published, or the target's last layers, which needs far fewer steps."""
+Start = str
+"""Initial weights: "random", as published; "target", its last layers, which needs far fewer steps; or the folder or hub
+id of a checkpoint of the same options, which is trained on."""
 _BLOCKS_AT_ONCE = 64
 """Blocks that share one attention: more would waste more on keys of other blocks."""
 
@@ -72,6 +73,47 @@ def start_as_target(
             if found is None:
                 raise ConfigError(f"start=target: {setting.target.name!r} has no model.{name}; use start=random")
             cast(nn.Module, norm).get_parameter("weight").copy_(found)
+
+
+@torch.no_grad()
+def start_as_checkpoint(
+    net: nn.Module,
+    checkpoint: str,
+    config: Mapping[str, Any],
+    *,
+    name_of: Callable[[str], str] = str,
+    apart: Collection[str] = (),
+) -> dict[str, Tensor]:
+    """Give `net` the weights of a checkpoint in the layout of its trainee; what it has no place for comes back.
+
+    config: what this training writes. name_of: a stored name -> the net's. apart: of config and weights, what may
+    differ.
+    Raises ConfigError if there is no such checkpoint, or its config or weights are not those of these options.
+    """
+    there = open_checkpoint(checkpoint)
+    ours, theirs = _flat(config), _flat(there.config)
+    differing = [name for name, value in ours.items() if theirs.get(name) != value and name not in apart]
+    if differing:
+        told = "; ".join(f"{name} is {theirs.get(name)}, here {ours[name]}" for name in sorted(differing))
+        raise ConfigError(f"start={checkpoint}: {told}; give the options that it was trained with")
+    stored = {name_of(name): tensor for name, tensor in tensors_of(there.fetch())}
+    wanted = {name: weight for name, weight in net.state_dict().items() if name not in apart}
+    missing = sorted(
+        name for name, weight in wanted.items() if getattr(stored.get(name), "shape", None) != weight.shape
+    )
+    if missing:
+        raise ConfigError(f"start={checkpoint}: {', '.join(missing)} missing or of another shape; give its options")
+    for name, weight in wanted.items():
+        weight.copy_(stored.pop(name))
+    return stored
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their last name; a checkpoint's nested ones have names of their own."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return found
 
 
 def target_weight(setting: Setting, name: str) -> Tensor | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 import trainkit as kit
+from safetensors.torch import save_file
 
 from agentbench_spec.drafting import TargetInfo
 from agentbench_spec.errors import ConfigError
@@ -63,6 +65,55 @@ def test_dlite_starts_with_the_closest_head_of_its_rank(target: Any) -> None:
     product = state["student.sequential_head.output_proj.weight"] @ latent
     left_over = torch.linalg.svdvals(head)[rank:].square().sum().sqrt()
     assert float((head - product).norm()) == pytest.approx(float(left_over), rel=1e-9)
+
+
+def written(name: str, target: Any, folder: Path, **options: Any) -> Trainee:
+    """A trainee, its checkpoint in `folder`."""
+    trainee = kit.make_trainee(name, target, kit.random_texts(1), **options)
+    trainee.write(folder, trainee.phases[-1], trainee.state_dict())
+    return trainee
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("eagle3", {}), ("dflash", {"layout": "deepspec"}), ("dspark", {}), ("dlite", {"single_stage": True})],
+)
+def test_training_goes_on_from_a_checkpoint(name: str, options: dict[str, Any], target: Any, tmp_path: Path) -> None:
+    """Fails if a weight is not that of the checkpoint, or stored tables of the target are in the way."""
+    before = written(name, target, tmp_path, **options).state_dict()
+    after = kit.make_trainee(name, target, kit.random_texts(1), start=str(tmp_path), seed=7, **options).state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_eagle3_goes_on_with_another_draft_vocabulary(target: Any, tmp_path: Path) -> None:
+    """Fails if a token's row of the head goes to another token, or a new token has not the target's row."""
+    before = kit.make_trainee("eagle3", target, kit.random_texts(1), draft_vocab_size=kit.VOCAB // 2)
+    with torch.no_grad():
+        before.net.lm_head.weight.add_(1.0)  # type: ignore[union-attr,operator]
+    before.write(tmp_path, before.phases[-1], before.state_dict())
+    after = kit.make_trainee(
+        "eagle3", target, kit.random_texts(1), start=str(tmp_path), draft_vocab_size=kit.VOCAB // 2 + 5
+    )
+    head = target.info.lm_head.get_parameter("weight").double()
+    kept = set(cast("torch.Tensor", before.draft_ids).tolist())
+    for row, token in zip(after.state_dict()["net.lm_head.weight"], cast("torch.Tensor", after.draft_ids), strict=True):
+        torch.testing.assert_close(row, head[token] + (1.0 if int(token) in kept else 0.0))
+
+
+def test_a_checkpoint_of_other_options_is_not_trained_on(target: Any, tmp_path: Path) -> None:
+    """Fails if taps, mask or sizes that do not belong to the weights are taken silently, or a typo starts at random."""
+    written("dflash", target, tmp_path)
+    with pytest.raises(ConfigError, match=r"mask_token_id is \d+, here 3"):
+        kit.make_trainee("dflash", target, kit.random_texts(1), start=str(tmp_path), mask_token_id=3)
+    with pytest.raises(ConfigError, match="not a hub id"):
+        kit.make_trainee("dflash", target, kit.random_texts(1), start="tagret")
+    (tmp_path / "model.safetensors").unlink()
+    save_file({"norm.weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"norm.weight missing or of another shape"):
+        kit.make_trainee("dflash", target, kit.random_texts(1), start=str(tmp_path))
+    with pytest.raises(ConfigError, match="single_stage"):
+        kit.make_trainee("dlite", target, kit.random_texts(1), start=str(tmp_path))
 
 
 def test_a_target_without_weights_at_hand_is_an_error(target: Any) -> None:
