@@ -1,6 +1,6 @@
 """The texts that drafters of the embedded target learn from: its own replies over all offline workloads.
 
-usage: python scripts/embedded_texts.py [--work FOLDER] [--part I/N] [--count]
+usage: python scripts/embedded_texts.py {bfcl,mix,held_out} [--work FOLDER] [--part I/N] [--count]
 
 The target answers every decode point of the rollouts (agentbench_spec.train.regenerate), so a text is a recorded
 context and what the target really says there. A second call goes on where the first was stopped; `--part 1/2` and
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,9 +29,11 @@ from agentbench_spec.rollout import Rollout, read_rollouts, write_rollouts
 from agentbench_spec.rollouts.render import Renderer, stop_ids
 from agentbench_spec.train.options import TrainConfig
 from agentbench_spec.train.regenerate import regenerate
+from agentbench_spec.writing import write_bytes
 
 ROOT = Path(__file__).parents[1]
-SETTINGS: dict[str, Any] = {"target": TARGET, "max_tokens": 8192, "max_new_tokens": 96}
+WORK = cache_root() / "drafters"
+MAX_NEW_TOKENS = 96
 GENERAL = ("gsm8k", "math500", "humaneval", "mbpp", "livecodebench", "mt_bench", "alpaca")
 
 
@@ -71,28 +73,65 @@ SOURCES = (
     Source("agent_long_bench", 8, {"offline_standin": True}),
     *(Source(name, 24, {"offline_standin": True}) for name in GENERAL),
 )
-HELD_OUT = (
+ROLLOUTS = 9999
+"""The first of the mix: two processes had answered these when time was up."""
+HELD_OUT: tuple[tuple[str, int, dict[str, Any], int], ...] = (
+    ("bfcl_v3", 4, {"subset": "shipped"}, 0),
     ("synthetic_agent", 1, {"sessions": 2, "turns": 7, "context_characters": 26_000}, 0),
     ("coding_sessions", 2, {}, 3),
 )
-"""Measured during training beside BFCL-v3; training makes no choice by them. They are those that are recorded."""
-HELD_OUT_BFCL = 3
+"""Workload, rollouts, options, seed of what is measured during training, which makes no choice by it."""
+HELD_OUT_TURNS = 6
+BFCL_PARTS, BFCL_BUILT = (range(40), range(99, 157)), 260
+"""Rollouts of the first round, of those whose scenario is not held out: what two processes had answered."""
 
 
-def shipped() -> list[Rollout]:
-    """BFCL-v3 rollouts of the package; no scenario of theirs is trained on."""
-    return list(read_rollouts(ROOT / "workloads" / "data" / "bfcl_v3_shipped.jsonl"))
+def bfcl_alone() -> list[Rollout]:
+    """What the first round learns from."""
+    built = list(load_workload("bfcl_v3", tools="involved").rollouts(limit=BFCL_BUILT, seed=0))
+    kept_out = held_out_scenarios()
+    usable = [rollout for rollout in built if rollout.labels["scenario"] not in kept_out]
+    return [usable[index] for part in BFCL_PARTS for index in part]
 
 
-def held_out() -> Iterator[Rollout]:
-    """A few rollouts that the recorded runs hold, six decode points of each at most."""
-    yield from shipped()[:HELD_OUT_BFCL]
+def mixed() -> list[Rollout]:
+    """Rollouts of all sources, in an order in which every beginning holds each source by its share."""
+    scenarios, texts = held_out_scenarios(), {said(rollout) for rollout in measured()}
+
+    def apart(rollout: Rollout) -> bool:
+        return rollout.labels.get("scenario") not in scenarios and said(rollout) not in texts
+
+    placed = []
+    for source in SOURCES:
+        found = list(islice(filter(apart, source.built()), source.rollouts))
+        for at, rollout in enumerate(found):
+            name = f"{source.name}/{rollout.id}"
+            placed.append(((at + 0.5) / len(found), name, rollout.model_copy(update={"id": name})))
+    return [rollout for *_, rollout in sorted(placed, key=lambda each: each[:2])][:ROLLOUTS]
+
+
+def held_out() -> list[Rollout]:
+    """Beginnings of rollouts that the recorded runs hold."""
+    found = []
     for workload, limit, options, seed in HELD_OUT:
-        yield from load_workload(workload, **options).rollouts(limit=limit, seed=seed)
+        for rollout in load_workload(workload, **options).rollouts(limit=limit, seed=seed):
+            stop = [*rollout.decode_points(), len(rollout.messages)][:HELD_OUT_TURNS][-1] + 1
+            found.append(rollout.model_copy(update={"messages": rollout.messages[:stop]}))
+    return found
+
+
+def held_out_scenarios() -> set[Any]:
+    """BFCL's categories are variants of the same scenarios, so rollouts are told apart by it.
+
+    Held out are those of the rollouts in the package, and of the first that a run without a seed takes.
+    """
+    shipped = read_rollouts(ROOT / "workloads" / "data" / "bfcl_v3_shipped.jsonl")
+    first = load_workload("bfcl_v3", tools="involved").rollouts(limit=20, seed=0)
+    return {rollout.labels["scenario"] for rollout in (*shipped, *first)}
 
 
 def measured() -> Iterator[Rollout]:
-    """Rollouts of these workloads that a run of ours decodes, whatever its seed."""
+    """Rollouts that a run of ours may decode, of workloads that another seed need not change."""
     for workload in ("agent_memory_bench", "agent_long_bench", *GENERAL):
         for seed in range(4):
             yield from load_workload(workload, offline_standin=True).rollouts(limit=12, seed=seed)
@@ -105,46 +144,49 @@ def said(rollout: Rollout) -> str:
     return json.dumps([message.model_dump(mode="json") for message in rollout.messages])
 
 
-def usable() -> Iterator[tuple[Source, Iterator[Rollout]]]:
-    """The rollouts of each source that may be trained on."""
-    scenarios = {rollout.labels["scenario"] for rollout in shipped()}
-    kept_out = {said(rollout) for rollout in measured()}
-
-    def apart(rollout: Rollout) -> bool:
-        return rollout.labels.get("scenario") not in scenarios and said(rollout) not in kept_out
-
-    for source in SOURCES:
-        yield source, islice(filter(apart, source.built()), source.rollouts)
+KINDS: dict[str, tuple[Callable[[], list[Rollout]], int]] = {
+    "bfcl": (bfcl_alone, 4096),
+    "mix": (mixed, 8192),
+    "held_out": (held_out, 8192),
+}
+"""Name -> its rollouts, and the most tokens of a text."""
 
 
-def mixed() -> list[Rollout]:
-    """All of them in an order in which every beginning holds each source by its share."""
-    placed = []
-    for source, rollouts in usable():
-        found = [rollout.model_copy(update={"id": f"{source.name}/{rollout.id}"}) for rollout in rollouts]
-        placed += [((at + 0.5) / len(found), rollout) for at, rollout in enumerate(found)]
-    return [rollout for _, rollout in sorted(placed, key=lambda each: (each[0], each[1].id))]
-
-
-def answer(rollouts: list[Rollout], work: Path, name: str) -> Path:
-    """Let the target answer `rollouts`, and give the token file."""
-    work.mkdir(parents=True, exist_ok=True)
-    data, out = work / f"{name}.jsonl", work / f"{name}_replies.jsonl"
-    if not data.is_file():
-        write_rollouts(data, rollouts)
-    regenerate(TrainConfig(drafter="eagle3", data=str(data), **SETTINGS), out)
+def replies(kind: str, work: Path) -> Path:
+    """The token file of the target's replies to texts of this kind; what parts have answered is taken over."""
+    out = work / f"{kind}_replies.jsonl"
+    parts = sorted(work.glob(f"{kind}-*of*_replies.jsonl"))
+    if parts and not out.is_file():
+        wanted = {f"{r.id}@{at}": place for place, r in enumerate(KINDS[kind][0]()) for at in r.decode_points()}
+        lines = [line for part in parts for line in part.read_text("utf-8").splitlines()]
+        kept = [line for line in lines if json.loads(line)["id"] in wanted]
+        kept.sort(key=lambda line: wanted[json.loads(line)["id"]])
+        write_bytes(out, "".join(line + "\n" for line in kept).encode())
+    answer(kind, work, kind)
     return out
 
 
-def count(rollouts: list[Rollout]) -> None:
+def answer(kind: str, work: Path, name: str, part: slice = slice(None)) -> None:
+    """Let the target answer what is missing in a part of the rollouts; NAME.jsonl and NAME_replies.jsonl hold both."""
+    work.mkdir(parents=True, exist_ok=True)
+    build, max_tokens = KINDS[kind]
+    data = work / f"{name}.jsonl"
+    if not data.is_file():
+        write_rollouts(data, build()[part])
+    settings = {"target": TARGET, "max_tokens": max_tokens, "max_new_tokens": MAX_NEW_TOKENS}
+    regenerate(TrainConfig(drafter="eagle3", data=str(data), **settings), work / f"{name}_replies.jsonl")
+
+
+def count(kind: str) -> None:
     """Print rollouts, decode points within the window and positions of each source."""
+    build, max_tokens = KINDS[kind]
     tokenizer = load_tokenizer(TARGET)
     renderer = Renderer(tokenizer, stop=stop_ids(tokenizer, None))
     totals: dict[str, list[int]] = {}
-    for rollout in rollouts:
+    for rollout in build():
         lengths = [len(renderer.prompt(rollout, index)) for index in rollout.decode_points()]
-        fit = [length for length in lengths if length + SETTINGS["max_new_tokens"] <= SETTINGS["max_tokens"]]
-        row = totals.setdefault(rollout.id.split("/")[0], [0, 0, 0])
+        fit = [length for length in lengths if length + MAX_NEW_TOKENS <= max_tokens]
+        row = totals.setdefault(rollout.id.split("/")[0] if kind == "mix" else rollout.workload, [0, 0, 0])
         for at, more in enumerate((1, len(fit), max(fit, default=0))):
             row[at] += more
     totals["all"] = [sum(column) for column in zip(*totals.values(), strict=True)]
@@ -155,16 +197,19 @@ def count(rollouts: list[Rollout]) -> None:
 def main() -> None:
     """Build the rollouts unless they are there, and let the target answer this part of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=cache_root() / "drafters")
-    parser.add_argument("--part", default="1/1", metavar="I/N")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--part", metavar="I/N")
     parser.add_argument("--count", action="store_true")
     options = parser.parse_args()
     if options.count:
-        return count(mixed())
-    index, parts = map(int, options.part.split("/"))
-    torch.set_num_threads(max(torch.get_num_threads() // parts, 1))
-    answer(mixed()[index - 1 :: parts], options.work, f"train-{index}of{parts}")
-    return None
+        count(options.kind)
+    elif options.part:
+        index, parts = map(int, options.part.split("/"))
+        torch.set_num_threads(max(torch.get_num_threads() // parts, 1))
+        answer(options.kind, options.work, f"{options.kind}-{index}of{parts}", slice(index - 1, None, parts))
+    else:
+        replies(options.kind, options.work)
 
 
 if __name__ == "__main__":
