@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from agentbench_spec.writing import write_bytes
 ROOT = Path(__file__).parents[1]
 WORK = cache_root() / "drafters"
 MAX_NEW_TOKENS = 96
+PIECE_TURNS = 3
+"""Decode points of a piece of a session, at least."""
 GENERAL = ("gsm8k", "math500", "humaneval", "mbpp", "livecodebench", "mt_bench", "alpaca")
 
 
@@ -46,6 +49,8 @@ class Source:
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 1
     """Those that are measured have 0 to 3."""
+    piece: int | None = None
+    """Cut rollouts into pieces of about so many characters, for sessions that outgrow the window; None: leave them."""
 
     @property
     def name(self) -> str:
@@ -54,27 +59,47 @@ class Source:
 
     def built(self) -> Iterator[Rollout]:
         """The rollouts, whether they may be trained on or not."""
-        yield from load_workload(self.workload, **self.options).rollouts(seed=self.seed)
+        rollouts = load_workload(self.workload, **self.options).rollouts(seed=self.seed)
+        if self.piece is None:
+            yield from rollouts
+        else:
+            cut = [piece for rollout in rollouts for piece in pieces(rollout, self.piece)]
+            random.Random(self.seed).shuffle(cut)
+            yield from cut
+
+
+def pieces(rollout: Rollout, characters: int) -> Iterator[Rollout]:
+    """Stretches of a session, of about so many characters, that begin with what the agent is told; dense ones only."""
+    starts, held = [0], 0
+    for at, message in enumerate(rollout.messages):
+        if held > characters and message.role != "assistant":
+            starts, held = [*starts, at], 0
+        held += len(message.content or "")
+    for start, stop in pairwise((*starts, len(rollout.messages))):
+        messages = rollout.messages[start:stop]
+        piece = rollout.model_copy(update={"id": f"{rollout.id}[{start}:{stop}]", "messages": messages})
+        length = sum(len(message.content or "") for message in messages)
+        if len(piece.decode_points()) >= PIECE_TURNS and length <= 2 * characters and messages[0].role != "assistant":
+            yield piece
 
 
 def sessions(count: int, characters: int, seed: int) -> Source:
     """Generated tool sessions; contexts grow to about a quarter of `characters` in tokens."""
-    options = {"sessions": 2 * count, "turns": 7, "context_characters": characters}
+    options = {"sessions": count, "turns": 7, "context_characters": characters}
     return Source("synthetic_agent", count, options, seed)
 
 
 SOURCES = (
-    Source("bfcl_v3", 64, {"tools": "involved"}),
-    sessions(40, 6_000, seed=11),
-    sessions(16, 14_000, seed=12),
-    sessions(8, 26_000, seed=13),
-    Source("coding_sessions", 9),
-    Source("agent_memory_bench", 16, {"offline_standin": True}),
-    Source("agent_long_bench", 8, {"offline_standin": True}),
-    *(Source(name, 24, {"offline_standin": True}) for name in GENERAL),
+    Source("bfcl_v3", 26, {"tools": "involved"}),
+    sessions(17, 6_000, seed=11),
+    sessions(7, 14_000, seed=12),
+    sessions(3, 26_000, seed=13),
+    Source("coding_sessions", 3),
+    Source("coding_sessions", 32, seed=2, piece=8_000),
+    Source("agent_memory_bench", 7, {"offline_standin": True}),
+    Source("agent_long_bench", 4, {"offline_standin": True}),
+    *(Source(name, 10, {"offline_standin": True}) for name in GENERAL),
 )
-ROLLOUTS = 9999
-"""The first of the mix: two processes had answered these when time was up."""
 HELD_OUT: tuple[tuple[str, int, dict[str, Any], int], ...] = (
     ("bfcl_v3", 4, {"subset": "shipped"}, 0),
     ("synthetic_agent", 1, {"sessions": 2, "turns": 7, "context_characters": 26_000}, 0),
@@ -96,10 +121,15 @@ def bfcl_alone() -> list[Rollout]:
 
 def mixed() -> list[Rollout]:
     """Rollouts of all sources, in an order in which every beginning holds each source by its share."""
-    scenarios, texts = held_out_scenarios(), {said(rollout) for rollout in measured()}
+    scenarios, kept_out = held_out_scenarios(), list(measured())
+    texts = {said(rollout) for rollout in kept_out}
+    recorded = {rollout.id for rollout in kept_out if rollout.workload == "coding_sessions"}
 
     def apart(rollout: Rollout) -> bool:
-        return rollout.labels.get("scenario") not in scenarios and said(rollout) not in texts
+        session = rollout.id.partition("[")[0]
+        return (
+            rollout.labels.get("scenario") not in scenarios and said(rollout) not in texts and session not in recorded
+        )
 
     placed = []
     for source in SOURCES:
@@ -107,7 +137,7 @@ def mixed() -> list[Rollout]:
         for at, rollout in enumerate(found):
             name = f"{source.name}/{rollout.id}"
             placed.append(((at + 0.5) / len(found), name, rollout.model_copy(update={"id": name})))
-    return [rollout for *_, rollout in sorted(placed, key=lambda each: each[:2])][:ROLLOUTS]
+    return [rollout for *_, rollout in sorted(placed, key=lambda each: each[:2])]
 
 
 def held_out() -> list[Rollout]:
