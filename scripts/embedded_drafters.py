@@ -21,6 +21,7 @@ from typing import Any
 from embedded_texts import MAX_NEW_TOKENS, WORK, replies
 
 from agentbench_spec.engine.embedded import NAME as TARGET
+from agentbench_spec.engine.embedded import shipped_drafter
 from agentbench_spec.jsonl import file_sha256
 from agentbench_spec.train.fit import train
 from agentbench_spec.train.options import TrainConfig
@@ -194,15 +195,16 @@ def write_card(name: str) -> None:
 
 
 def _decoded(name: str, recorded: str) -> list[str]:
-    """The table's line about a recorded run; none if it did not have this drafter."""
+    """The table's line about a recorded run; none if it did not have this drafter, or one of other weights."""
     folder = ROOT / "results" / "recorded" / f"{recorded}-{TARGET}"
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    command = json.loads((folder / "manifest.json").read_text("utf-8"))["argv"]
-    found = [own for own in summary["drafters"] if own["drafter"] == name]
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    same = manifest["model"]["drafters"].get(name) == shipped_drafter(name, TARGET)["revision"]
+    found = [own for own in summary["drafters"] if own["drafter"] == name and same]
     return [
         f"| decoded: {recorded} | τ {own['tau']['pooled']:.2f} {_bounds(own['tau_interval'])}, decode speed-up "
         f"{own['speedup']['pooled']:.2f} {_bounds(own['speedup_interval'])}, k = {own['k']}, {own['turns']} turns of "
-        f"{own['rollouts']} rollouts; `{' '.join(['agentbench-spec', *command[1:]])}`, recorded in "
+        f"{own['rollouts']} rollouts; `{' '.join(['agentbench-spec', *manifest['argv'][1:]])}`, recorded in "
         f"`{folder.relative_to(ROOT)}` |"
         for own in found
     ]

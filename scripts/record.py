@@ -16,10 +16,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentbench_spec.config import load_config
+from agentbench_spec.engine.embedded import NAME as TARGET
+from agentbench_spec.engine.embedded import shipped_drafter
 from agentbench_spec.results.folder import MANIFEST, read_manifest
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +127,9 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     total = sum(part.minutes for part in PARTS) + NOTEBOOKS_MINUTES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)}; none: all, {total:.0f} min")
-    parser.add_argument("--replace", action="store_true", help="remove runs that were made with other settings")
+    parser.add_argument(
+        "--replace", action="store_true", help="remove runs that were made with other settings or drafters"
+    )
     parser.add_argument("--busy", action="store_true", help="record although other work is going on")
     parser.add_argument("--budget", type=float, default=BUDGET_MINUTES, help=f"minutes (default {BUDGET_MINUTES:.0f})")
     given = parser.parse_args(arguments)
@@ -156,16 +161,24 @@ _CALL = "import sys; sys.argv[0] = 'agentbench-spec'; from agentbench_spec.cli i
 
 
 def _begun(part: Part, replace: bool) -> str:
-    """How far a run is: "", "killed" or "finished". Removes, if asked to, one that was made with other settings."""
+    """How far a run is: "", "killed" or "finished". Removes, if asked to, one of other settings or other drafters."""
     if not part.settings or not (part.folder / MANIFEST).is_file():
         return ""
     manifest = read_manifest(part.folder)
-    if manifest["settings"] != load_config(DEMO, part.settings).model_dump(mode="json"):
+    same_settings = manifest["settings"] == load_config(DEMO, part.settings).model_dump(mode="json")
+    if not same_settings or _other_drafters(manifest.get("model", {}).get("drafters", {})):
         if not replace:
-            raise SystemExit(f"{part.folder} was made with other settings; --replace removes it")
+            what = "drafters" if same_settings else "settings"
+            raise SystemExit(f"{part.folder} was made with other {what}; --replace removes it")
         shutil.rmtree(part.folder)
         return ""
     return "finished" if manifest.get("finished") else "killed"
+
+
+def _other_drafters(recorded: Mapping[str, str]) -> bool:
+    """True if a drafter of the package has other weights by now."""
+    shipped = {name: shipped_drafter(name, TARGET) for name in recorded}
+    return any(own["revision"] != recorded[name] for name, own in shipped.items() if own)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agentbench_spec.config import load_config
+from agentbench_spec.engine.embedded import shipped_drafter
 from agentbench_spec.plugins import available
 from agentbench_spec.runs.presets import load_presets
 
@@ -75,6 +76,13 @@ def test_a_run_is_left_alone_continued_or_replaced(
     assert record._begun(part, False) == "killed" and "--resume" in part.words("killed")
     manifest.write_text(json.dumps({"schema": 1, "settings": settings, "finished": "now"}), "utf-8")
     assert record._begun(part, True) == "finished"
+    shipped = {"none": "0", "dlite": shipped_drafter("dlite", "smollm2-135m")["revision"]}
+    told = {"schema": 1, "settings": settings, "finished": "now", "model": {"drafters": shipped}}
+    manifest.write_text(json.dumps(told), "utf-8")
+    assert record._begun(part, False) == "finished"
+    manifest.write_text(json.dumps(told | {"model": {"drafters": shipped | {"dlite": "sha256:0"}}}), "utf-8")
+    with pytest.raises(SystemExit, match="other drafters"):
+        record._begun(part, False)
     manifest.write_text(
         json.dumps({"schema": 1, "settings": settings | {"drafters": ["none"]}, "finished": "now"}), "utf-8"
     )
