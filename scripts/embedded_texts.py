@@ -145,8 +145,8 @@ def held_out() -> list[Rollout]:
     found = []
     for workload, limit, options, seed in HELD_OUT:
         for rollout in load_workload(workload, **options).rollouts(limit=limit, seed=seed):
-            stop = [*rollout.decode_points(), len(rollout.messages)][:HELD_OUT_TURNS][-1] + 1
-            found.append(rollout.model_copy(update={"messages": rollout.messages[:stop]}))
+            *_, last = islice(rollout.decode_points(), HELD_OUT_TURNS)
+            found.append(rollout.model_copy(update={"messages": rollout.messages[: last + 1]}))
     return found
 
 
@@ -184,27 +184,37 @@ KINDS: dict[str, tuple[Callable[[], list[Rollout]], int]] = {
 
 def replies(kind: str, work: Path) -> Path:
     """The token file of the target's replies to texts of this kind; what parts have answered is taken over."""
-    out = work / f"{kind}_replies.jsonl"
+    data, out = rollouts_file(kind, work, kind), replies_file(work, kind)
     parts = sorted(work.glob(f"{kind}-*of*_replies.jsonl"))
     if parts and not out.is_file():
-        wanted = {f"{r.id}@{at}": place for place, r in enumerate(KINDS[kind][0]()) for at in r.decode_points()}
+        places = {f"{r.id}@{at}": place for place, r in enumerate(read_rollouts(data)) for at in r.decode_points()}
         lines = [line for part in parts for line in part.read_text("utf-8").splitlines()]
-        kept = [line for line in lines if json.loads(line)["id"] in wanted]
-        kept.sort(key=lambda line: wanted[json.loads(line)["id"]])
-        write_bytes(out, "".join(line + "\n" for line in kept).encode())
+        placed = [(places[name], line) for line in lines if (name := json.loads(line)["id"]) in places]
+        placed.sort(key=lambda each: each[0])
+        write_bytes(out, "".join(line + "\n" for _, line in placed).encode())
     answer(kind, work, kind)
     return out
 
 
 def answer(kind: str, work: Path, name: str, part: slice = slice(None)) -> None:
     """Let the target answer what is missing in a part of the rollouts; NAME.jsonl and NAME_replies.jsonl hold both."""
-    work.mkdir(parents=True, exist_ok=True)
-    build, max_tokens = KINDS[kind]
-    data = work / f"{name}.jsonl"
-    if not data.is_file():
-        write_rollouts(data, build()[part])
-    settings = {"target": TARGET, "max_tokens": max_tokens, "max_new_tokens": MAX_NEW_TOKENS}
-    regenerate(TrainConfig(drafter="eagle3", data=str(data), **settings), work / f"{name}_replies.jsonl")
+    data = rollouts_file(kind, work, name, part)
+    settings = {"target": TARGET, "max_tokens": KINDS[kind][1], "max_new_tokens": MAX_NEW_TOKENS}
+    regenerate(TrainConfig(drafter="eagle3", data=str(data), **settings), replies_file(work, name))
+
+
+def rollouts_file(kind: str, work: Path, name: str, part: slice = slice(None)) -> Path:
+    """The file of a part of the rollouts; it is built once."""
+    path = work / f"{name}.jsonl"
+    if not path.is_file():
+        work.mkdir(parents=True, exist_ok=True)
+        write_rollouts(path, KINDS[kind][0]()[part])
+    return path
+
+
+def replies_file(work: Path, name: str) -> Path:
+    """Where the replies to NAME.jsonl are or will be."""
+    return work / f"{name}_replies.jsonl"
 
 
 def count(kind: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentbench_spec.report.plots.canvas import Plot, panels
 from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.palette import INK, styles
-from agentbench_spec.report.plots.whiskers import Whisker, draw_whiskers, name_octaves
+from agentbench_spec.report.plots.whiskers import INTERVALS, Whisker, draw_whiskers, name_octaves
 from agentbench_spec.results.derived.by_context import (
     ContextFigure,
     draft_kv_share_by_context,
@@ -24,10 +24,6 @@ from agentbench_spec.results.rows import TurnRow
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WHISKERS = (
-    "Upright lines are 95 % intervals clustered by rollout; one that leaves the panel ends in an arrow's head there."
-)
-
 
 def draft_kv_against_context(rows: Iterable[TurnRow]) -> Plot | None:
     """Milliseconds an output token and share of the turn that draft-KV maintenance takes; None if it was not timed."""
@@ -39,7 +35,7 @@ def draft_kv_against_context(rows: Iterable[TurnRow]) -> Plot | None:
         name="draft-kv-context",
         title="Draft-KV maintenance by context",
         description=f"Time and share of the turn that ingest and append take, in octaves of prompt length. Share: "
-        f"{_from_to(shares, percent)}. {_WHISKERS}",
+        f"{_from_to(shares, percent)}. {INTERVALS}",
         columns=(
             *("drafter", "context", "ms per output token", "95 % low", "95 % high"),
             *("share of the turn, %", "95 % low", "95 % high", "turns", "rollouts"),
@@ -74,7 +70,7 @@ def speedup_against_context(rows: Iterable[TurnRow]) -> Plot | None:
         name="speedup-context",
         title="Speed-up by context",
         description=f"Speed-up of decoding, paired by turn, in octaves of prompt length: {_from_to(found, times)}. A "
-        f"dashed line marks 1.0. {_WHISKERS}",
+        f"dashed line marks 1.0. {INTERVALS}",
         columns=("drafter", "context", "speed-up", "95 % low", "95 % high", "paired turns", "rollouts"),
         data=tuple((*_place(own), *_scaled(own, 1), own.turns, own.rollouts) for own in found),
         draw=partial(_draw_speedups, found),

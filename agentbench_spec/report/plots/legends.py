@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentbench_spec.report.plots.palette import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 _LEGEND_PT = 9.0
 
@@ -39,9 +40,10 @@ def narrow_legends(figure: Figure, scale: float) -> None:
     scale: size of text over that which figures are drawn with.
     """
     for axes in figure.axes:
+        if axes.get_legend() is None or not axes.get_legend_handles_labels()[1]:
+            continue
         for columns in range(3, 0, -1):
             figure.draw_without_rendering()
-            legend = axes.get_legend() if axes.get_legend_handles_labels()[1] else None
-            if legend is None or legend.get_window_extent().x1 <= axes.get_window_extent().x1 + 1:
+            if cast("Legend", axes.get_legend()).get_window_extent().x1 <= axes.get_window_extent().x1 + 1:
                 break
             legend_above(axes, columns=columns, text_pt=_LEGEND_PT * scale)

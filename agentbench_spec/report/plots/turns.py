@@ -13,6 +13,7 @@ from agentbench_spec.report.plots.legends import legend_above
 from agentbench_spec.report.plots.marks import Cell, line, mark
 from agentbench_spec.report.plots.palette import INK, Style, styles
 from agentbench_spec.report.plots.whiskers import (
+    INTERVALS,
     Whisker,
     draw_counts,
     draw_interval,
@@ -212,7 +213,4 @@ def _words(points: Sequence[TauPoint], buckets: str) -> str:
     for drafter in dict.fromkeys(point.drafter for point in points):
         own = [point for point in points if point.drafter == drafter]
         told.append(f"{drafter} from {own[0].tau:.2f} in the first to {own[-1].tau:.2f} in the last")
-    return (
-        f"Pooled τ over {buckets}: {'; '.join(told)}. Upright lines are 95 % intervals clustered by rollout; one that "
-        "leaves the panel ends in an arrow's head there. Bars count the rollouts behind each value."
-    )
+    return f"Pooled τ over {buckets}: {'; '.join(told)}. {INTERVALS} Bars count the rollouts behind each value."

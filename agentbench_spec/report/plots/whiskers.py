@@ -14,6 +14,10 @@ from agentbench_spec.results.derived.by_context import octave_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+INTERVALS = (
+    "Upright lines are 95 % intervals clustered by rollout; one that leaves the panel ends in an arrow's head there."
+)
+"""What `draw_interval` draws, for the words of a figure."""
 _FAR = 1.5
 """Intervals are drawn up to this many times the lowest and highest value; the numbers hold their ends."""
 _SPREAD = 0.76
